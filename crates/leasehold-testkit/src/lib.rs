@@ -1,0 +1,5 @@
+//! For testing leasehold, and nodes written for it.
+
+mod server;
+
+pub use server::RedisServer;

@@ -1,0 +1,233 @@
+//! Real `redis-server` (or `valkey-server`) processes, on free ports, stopped when dropped.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to start. Machines are slow at times.
+const START_WITHIN: Duration = Duration::from_secs(30);
+
+/// A running server. Killed, and its files removed, when dropped.
+///
+/// ```no_run
+/// use leasehold_testkit::RedisServer;
+///
+/// let mut server = RedisServer::start();
+/// println!("{}", server.url());
+/// server.kill();
+/// server.restart();
+/// ```
+pub struct RedisServer {
+    child: Option<Child>,
+    port: u16,
+    dir: PathBuf,
+    args: Vec<String>,
+    stopped: bool,
+}
+
+impl RedisServer {
+    /// Starts a server without persistence.
+    ///
+    /// # Panics
+    /// If there is no `redis-server` or `valkey-server` on the path, or it does not start.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with more arguments, such as `["--requirepass", "secret"]`.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn start_with(args: &[&str]) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("leasehold-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory for the server");
+        let mut server = Self {
+            child: None,
+            port: 0,
+            dir,
+            args: args.iter().map(ToString::to_string).collect(),
+            stopped: false,
+        };
+        // Another process may take the free port first: try a few.
+        for _ in 0..10 {
+            server.port = free_port();
+            if server.spawn() {
+                return server;
+            }
+        }
+        panic!("no server could be started; see {}", server.dir.display());
+    }
+
+    /// Starts `count` servers.
+    #[must_use]
+    pub fn start_many(count: usize) -> Vec<Self> {
+        (0..count).map(|_| Self::start()).collect()
+    }
+
+    /// `redis://127.0.0.1:port`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The TCP port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The server's directory; its Unix socket is `redis.sock` in there.
+    #[must_use]
+    pub fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+
+    /// `kill -9`. Nothing that was not persisted survives.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.stopped = false;
+    }
+
+    /// Starts it again, on the same port, after [`kill`](Self::kill).
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn restart(&mut self) {
+        self.kill();
+        let start = Instant::now();
+        while !self.spawn() {
+            assert!(start.elapsed() < START_WITHIN, "the server does not restart");
+        }
+    }
+
+    /// SIGSTOP: the server is silent, its connections stay open.
+    pub fn stop(&mut self) {
+        self.signal("STOP");
+        self.stopped = true;
+    }
+
+    /// SIGCONT.
+    pub fn resume(&mut self) {
+        self.signal("CONT");
+        self.stopped = false;
+    }
+
+    /// Sends one command and returns the first 64 KiB of the raw reply. Panics when the
+    /// server cannot be asked.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    pub fn command(&self, parts: &[&[u8]]) -> String {
+        self.try_command(parts).expect("the server answers")
+    }
+
+    fn try_command(&self, parts: &[&[u8]]) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let mut request = format!("*{}\r\n", parts.len()).into_bytes();
+        for part in parts {
+            request.extend(format!("${}\r\n", part.len()).bytes());
+            request.extend_from_slice(part);
+            request.extend(b"\r\n");
+        }
+        stream.write_all(&request)?;
+        // QUIT makes the server close the connection after its reply.
+        stream.write_all(b"*1\r\n$4\r\nQUIT\r\n")?;
+        let mut reply = Vec::new();
+        stream.take(64 * 1024).read_to_end(&mut reply)?;
+        let reply = String::from_utf8_lossy(&reply).into_owned();
+        Ok(reply.strip_suffix("+OK\r\n").unwrap_or(&reply).to_owned())
+    }
+
+    fn signal(&self, signal: &str) {
+        if let Some(child) = &self.child {
+            let status = Command::new("kill")
+                .args([format!("-{signal}"), child.id().to_string()])
+                .status();
+            assert!(status.is_ok_and(|s| s.success()), "kill -{signal} failed");
+        }
+    }
+
+    /// Whether the server came up on its port.
+    fn spawn(&mut self) -> bool {
+        let log = std::fs::File::create(self.dir.join("server.log")).expect("a log file");
+        let child = Command::new(server_program())
+            .args(["--port", &self.port.to_string()])
+            .args(["--bind", "127.0.0.1"])
+            .args(["--save", ""])
+            .args(["--appendonly", "no"])
+            .args(["--daemonize", "no"])
+            .args(["--unixsocket", &self.dir.join("redis.sock").to_string_lossy()])
+            .args(["--dir", &self.dir.to_string_lossy()])
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stderr(log.try_clone().expect("a log file"))
+            .stdout(log)
+            .spawn()
+            .expect("redis-server starts");
+        let pid = child.id();
+        self.child = Some(child);
+        let start = Instant::now();
+        while start.elapsed() < START_WITHIN {
+            if self.child.as_mut().is_some_and(|c| !matches!(c.try_wait(), Ok(None))) {
+                return false;
+            }
+            if self.answers_as(pid) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        false
+    }
+
+    /// Whether the server on the port is this one, and not another's on the same port. A
+    /// server that asks for a password, or speaks TLS only, is taken at its word.
+    fn answers_as(&self, pid: u32) -> bool {
+        if self.args.iter().any(|arg| arg.starts_with("--tls-")) {
+            return TcpStream::connect(("127.0.0.1", self.port)).is_ok();
+        }
+        match self.try_command(&[b"INFO", b"server"]) {
+            Ok(info) if info.starts_with("-NOAUTH") => true,
+            Ok(info) => info.contains(&format!("process_id:{pid}\r")),
+            Err(_) => false,
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        if self.stopped {
+            self.resume();
+        }
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// `redis-server`, or `valkey-server` where that is what there is.
+fn server_program() -> &'static str {
+    let runs = |program: &str| {
+        let mut command = Command::new(program);
+        command.arg("--version").stdout(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    ["redis-server", "valkey-server"]
+        .into_iter()
+        .find(|program| runs(program))
+        .expect("redis-server or valkey-server must be on the path; `./test` installs one")
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}

@@ -1,0 +1,228 @@
+//! The entry point: a client of one node or of several.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::builder::Builder;
+use crate::clock::Clock;
+use crate::error::{Error, Invalid};
+use crate::janitor::Janitor;
+use crate::keeper::Keeper;
+use crate::mutex::Mutex;
+use crate::name::Name;
+use crate::node::rules::Constants;
+use crate::node::{Node, NodeError};
+use crate::options::Options;
+use crate::quorum::round::Round;
+use crate::waiter::Proposer;
+use crate::{MemoryNode, NodeReport, Refusal, Story};
+
+/// A client of one node or of several. Cheap to clone; clones share everything.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::Client;
+///
+/// // One server, or Redlock over a majority of independent ones:
+/// let client = Client::builder()
+///     .node("redis://10.0.0.1")
+///     .node("redis://10.0.0.2")
+///     .node("redis://10.0.0.3")
+///     .connect()
+///     .await?;
+/// let lease = client.mutex("orders/42").lock().await?;
+/// // … use lease.token() …
+/// lease.release().await;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    core: Arc<Core>,
+}
+
+/// What all handles of a client share.
+pub(crate) struct Core {
+    pub(crate) nodes: Arc<[Arc<dyn Node>]>,
+    pub(crate) clock: Clock,
+    pub(crate) options: Options,
+    pub(crate) constants: Constants,
+    pub(crate) proposer: Proposer,
+    pub(crate) keeper: Keeper,
+    pub(crate) janitor: Janitor,
+    pub(crate) prefix: Vec<u8>,
+    ids: AtomicU64,
+    seeds: std::sync::Mutex<fastrand::Rng>,
+    shut_down: AtomicBool,
+}
+
+/// Everything that a client is made of.
+pub(crate) struct Parts {
+    pub(crate) nodes: Vec<Arc<dyn Node>>,
+    pub(crate) clock: Clock,
+    pub(crate) options: Options,
+    pub(crate) constants: Constants,
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) seed: u64,
+}
+
+impl Client {
+    /// Starts to describe a client.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A client of a new in-memory node of its own: with nothing installed, for tests
+    /// and for programs of one process.
+    ///
+    /// # Panics
+    /// Outside of a `tokio` runtime.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::builder()
+            .custom_node(MemoryNode::new("memory"))
+            .build()
+            .expect("one node with default options is valid")
+    }
+
+    pub(crate) fn from_parts(parts: Parts) -> Self {
+        let nodes: Arc<[_]> = parts.nodes.into();
+        let core = Core {
+            keeper: Keeper::start(Arc::clone(&nodes), parts.clock.clone()),
+            janitor: Janitor::start(Arc::clone(&nodes), parts.clock.clone()),
+            nodes,
+            clock: parts.clock,
+            options: parts.options,
+            constants: parts.constants,
+            proposer: Proposer::default(),
+            prefix: parts.prefix,
+            ids: AtomicU64::new(1),
+            seeds: std::sync::Mutex::new(fastrand::Rng::with_seed(parts.seed)),
+            shut_down: AtomicBool::new(false),
+        };
+        Self {
+            core: Arc::new(core),
+        }
+    }
+
+    /// The lock of this name. A name that is not 1 to 1024 bytes long is an error of
+    /// the calls that follow.
+    #[must_use]
+    pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
+        let name = Name::new(name.as_ref()).map(|name| {
+            if self.core.prefix.is_empty() {
+                name
+            } else {
+                name.prefixed(&self.core.prefix)
+            }
+        });
+        Mutex::new(Arc::clone(&self.core), name)
+    }
+
+    /// Waits until every node is known to work or not to, at most `timeout`; then says
+    /// whether leases can be had.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a node refuses this client for good (a wrong password, the
+    /// same server twice, …), [`Error::NoMajority`] if no majority can be asked yet.
+    /// The client stays usable either way, and goes on trying to connect.
+    ///
+    /// Cancel safety: leaves nothing behind.
+    pub async fn ready(&self, timeout: Duration) -> Result<(), Error> {
+        let deadline = self.core.clock.now() + timeout;
+        loop {
+            let statuses: Vec<_> = self.core.nodes.iter().map(|node| node.status()).collect();
+            let undecided = statuses.iter().any(Option::is_none);
+            if !undecided || self.core.clock.now() >= deadline {
+                return self.core.assess(statuses);
+            }
+            self.core.clock.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Takes no more leases, and waits until all that were given back are confirmed
+    /// free on every node, at most `grace`. Returns how many releases were still
+    /// unconfirmed; their locks end with their TTL. Leases that are still held stay
+    /// held, and are renewed, until they are dropped.
+    ///
+    /// Cancel safety: the client stays shut down; may be called again.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # use std::time::Duration;
+    /// # let client = leasehold::Client::in_memory();
+    /// let lease = client.mutex("x").lock().await?;
+    /// drop(lease);
+    /// assert_eq!(client.shutdown(Duration::from_secs(5)).await, 0);
+    /// # Ok(()) }
+    /// ```
+    pub async fn shutdown(&self, grace: Duration) -> usize {
+        self.core.shut_down.store(true, Ordering::Release);
+        tokio::select! {
+            biased;
+            () = self.core.janitor.settled() => {}
+            () = self.core.clock.sleep(grace) => {}
+        }
+        self.core.janitor.owed()
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<_> = self.core.nodes.iter().map(|node| node.label()).collect();
+        f.debug_struct("Client")
+            .field("nodes", &nodes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Core {
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A seed for the jitter of one waiting call.
+    pub(crate) fn next_seed(&self) -> u64 {
+        self.seeds
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .u64(..)
+    }
+
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
+    }
+
+    fn assess(&self, statuses: Vec<Option<Result<(), NodeError>>>) -> Result<(), Error> {
+        let working = statuses.iter().filter(|s| matches!(s, Some(Ok(())))).count();
+        for (node, status) in self.nodes.iter().zip(&statuses) {
+            if let Some(Err(error)) = status
+                && error.is_permanent()
+            {
+                let (node, error) = (node.label().to_owned(), error.clone());
+                return Err(Invalid::Node { node, error }.into());
+            }
+        }
+        let majority = Round::majority(self.nodes.len());
+        if working >= majority {
+            return Ok(());
+        }
+        let reports = self.nodes.iter().zip(statuses);
+        Err(Error::NoMajority(Box::new(Refusal {
+            name: Name::new("(any)")?,
+            majority,
+            nodes: reports
+                .map(|(node, status)| NodeReport {
+                    node: node.label().to_owned(),
+                    story: match status {
+                        None => Story::Pending,
+                        Some(Ok(())) => Story::Connected,
+                        Some(Err(error)) => Story::Failed(error),
+                    },
+                })
+                .collect(),
+        })))
+    }
+}

@@ -1,0 +1,260 @@
+//! Outcomes that are not a lease. Five different things, never confused: held by
+//! another, timed out while waiting, no majority reachable, lost while held, and
+//! bad input; each with the story of every node, and no secret in any of them.
+
+use std::fmt;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::holder::Holder;
+use crate::name::Name;
+use crate::node::{NodeError, Vote};
+
+/// Why an operation did not give a lease.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else holds the lock, and the options say not to wait
+    /// ([`Wait::No`](crate::Wait::No)) or to stop after so many attempts.
+    #[error("{}", .0.held())]
+    Held(Box<Refusal>),
+    /// The time to wait ran out while somebody else held the lock.
+    #[error("timed out after {waited:?}: {}", .refusal.held())]
+    TimedOut {
+        /// How long the call waited.
+        waited: Duration,
+        /// What the last attempt was told.
+        refusal: Box<Refusal>,
+    },
+    /// So many nodes did not vote that no majority could be reached: an outage,
+    /// not contention.
+    #[error("{}", .0.no_majority())]
+    NoMajority(Box<Refusal>),
+    /// The lease was lost while it was held: its deadline passed without a
+    /// renewal, or a majority of nodes said that it is over.
+    #[error("the lease on `{name}` (token {token}) was lost")]
+    Lost {
+        /// The lock's name.
+        name: Name,
+        /// The token of the lease that was lost.
+        token: u64,
+    },
+    /// An argument, option or URL that cannot work. Nothing was sent.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The client was shut down.
+    #[error("the client was shut down")]
+    ShutDown,
+}
+
+impl Error {
+    /// What each node said, where nodes were asked.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Error, Wait};
+    ///
+    /// let client = Client::in_memory();
+    /// let mutex = client.mutex("report");
+    /// let _held = mutex.lock().await?;
+    /// let error = mutex.with_options(|o| o.wait(Wait::No)).lock().await.unwrap_err();
+    /// assert!(matches!(error, Error::Held(_)));
+    /// assert_eq!(error.nodes().len(), 1);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn nodes(&self) -> &[NodeReport] {
+        match self {
+            Self::Held(refusal) | Self::NoMajority(refusal) | Self::TimedOut { refusal, .. } => {
+                &refusal.nodes
+            }
+            Self::Lost { .. } | Self::Invalid(_) | Self::ShutDown => &[],
+        }
+    }
+}
+
+/// An attempt that was refused, and the story of every node.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The lock's name.
+    pub name: Name,
+    /// How many nodes had to grant it.
+    pub majority: usize,
+    /// What each node said, in the order of the client's nodes.
+    pub nodes: Vec<NodeReport>,
+}
+
+impl Refusal {
+    /// Who holds the lock, by the first node that told.
+    #[must_use]
+    pub fn holder(&self) -> Option<&Holder> {
+        self.nodes.iter().find_map(|report| match &report.story {
+            Story::Voted(Vote::Held { holder, .. }) => Some(holder),
+            _ => None,
+        })
+    }
+
+    /// When the lock runs out if nobody renews it: the shortest time that a node
+    /// told. `None` if no node told, or if the lock has no TTL.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.nodes
+            .iter()
+            .filter_map(|report| match &report.story {
+                Story::Voted(Vote::Held { remaining, .. }) => *remaining,
+                _ => None,
+            })
+            .min()
+    }
+
+    fn held(&self) -> String {
+        let mut text = match self.holder() {
+            Some(holder) => format!("`{}` is held by {holder}", self.name),
+            None => format!("`{}` is contended", self.name),
+        };
+        if let Some(remaining) = self.remaining() {
+            text += &format!(", {remaining:.1?} left");
+        }
+        text + &self.nodes_text()
+    }
+
+    fn no_majority(&self) -> String {
+        format!(
+            "no majority for `{}`: {} of {} nodes must grant it",
+            self.name,
+            self.majority,
+            self.nodes.len()
+        ) + &self.nodes_text()
+    }
+
+    fn nodes_text(&self) -> String {
+        let reports: Vec<_> = self.nodes.iter().map(ToString::to_string).collect();
+        format!(" [{}]", reports.join("; "))
+    }
+}
+
+/// What one node said.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeReport {
+    /// The node, without credentials.
+    pub node: String,
+    /// What happened there.
+    pub story: Story,
+}
+
+impl fmt::Display for NodeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.node, self.story)
+    }
+}
+
+/// What happened at one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Story {
+    /// It had not answered when the outcome was decided.
+    Pending,
+    /// It can be asked ([`Client::ready`](crate::Client::ready)).
+    Connected,
+    /// It answered.
+    Voted(Vote),
+    /// It could not be asked, did not answer in time, or failed. Whether the
+    /// request took effect is unknown.
+    Failed(NodeError),
+}
+
+impl Story {
+    /// Whether the request certainly left nothing at the node: it was refused there
+    /// (and each request takes effect once), or never sent.
+    pub(crate) fn rules_out_effect(&self) -> bool {
+        match self {
+            Self::Pending | Self::Connected => false,
+            Self::Voted(vote) => !matches!(vote, Vote::Granted),
+            Self::Failed(error) => matches!(error, NodeError::Unreachable { .. }),
+        }
+    }
+}
+
+impl fmt::Display for Story {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pending => f.write_str("no answer yet"),
+            Self::Connected => f.write_str("connected"),
+            Self::Voted(vote) => vote.fmt(f),
+            Self::Failed(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Input that cannot work, with what would.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// A name that is empty or too long.
+    #[error("a lock's name must be 1 to {max} bytes long, not {len}", max = Name::MAX_LEN)]
+    Name {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// A duration outside of what its option allows.
+    #[error("{option} must be between {min:?} and {max:?}, not {value:?}")]
+    Duration {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        value: Duration,
+        /// The least it may be.
+        min: Duration,
+        /// The most it may be.
+        max: Duration,
+    },
+    /// A TTL longer than the restart guard protects.
+    #[error(
+        "a ttl of {ttl:?} is longer than the restart guard of {guard:?}: a restarted node could \
+         vote while such a lease still runs; set `restart_guard` to {ttl:?} or more (on every \
+         client), or use a shorter ttl with renewal"
+    )]
+    TtlBeyondGuard {
+        /// The TTL asked for.
+        ttl: Duration,
+        /// The guard's length.
+        guard: Duration,
+    },
+    /// A number outside of what its option allows.
+    #[error("{option} must be between {min} and {max}, not {value}")]
+    Number {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        value: u64,
+        /// The least it may be.
+        min: u64,
+        /// The most it may be.
+        max: u64,
+    },
+    /// A label that is too long or has control characters.
+    #[error("a label must be at most {max} bytes without control characters", max = crate::options::MAX_LABEL)]
+    Label,
+    /// No node was given.
+    #[error("no nodes were given; add at least one with `node(\"redis://host:6379\")`")]
+    NoNodes,
+    /// A node's URL that cannot be used. The URL is not shown: it may hold a password.
+    #[error("node {index}: {why}")]
+    NodeUrl {
+        /// Which node, counted from 1.
+        index: usize,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+    /// A node that refuses this client for good: a wrong password, missing
+    /// permissions, the same server twice, other constants than other clients'.
+    #[error("node {node}: {error}")]
+    Node {
+        /// The node, without credentials.
+        node: String,
+        /// Why it refuses.
+        error: NodeError,
+    },
+}

@@ -1,0 +1,64 @@
+//! Distributed locks that are *leases*: taken for a time, renewed while the work runs,
+//! given back early when it ends, and fenced with a token that only grows. They live on
+//! one Redis (or Valkey) server, on a majority of N independent ones (Redlock), or in
+//! the memory of this process.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+//! use leasehold::Client;
+//!
+//! let client = Client::in_memory(); // or Client::builder().node("redis://localhost")
+//! let lease = client.mutex("orders/42").lock().await?;
+//! println!("token {}", lease.token());
+//! lease.release().await;
+//! # Ok(()) }
+//! ```
+//!
+//! # What you get, and what you must do
+//! *Without using the token*, there is at most one holder as long as clocks run at about
+//! the right speed, no server clock jumps, and the holder stops at its deadline
+//! ([`Lease::lost`] tells it to).
+//!
+//! *With the token*, no update is ever lost, whatever clocks and pauses do: give
+//! [`Lease::token`] to the resource with every access, reads included, and let the
+//! resource refuse a token smaller than the largest it has seen.
+//!
+//! # Features
+//! | | default | |
+//! |---|---|---|
+//! | `redis` | yes | nodes on Redis and Valkey |
+//! | `tls` | | `rediss://`, with rustls |
+//! | `blocking` | | [`blocking`](crate#blocking), for programs without async |
+//! | `cancellation` | | `Lease::cancellation_token` |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod backoff;
+#[cfg(feature = "blocking")]
+pub mod blocking;
+mod builder;
+mod client;
+mod clock;
+mod error;
+mod holder;
+mod janitor;
+mod keeper;
+mod lease;
+mod mutex;
+mod name;
+pub mod node;
+mod options;
+mod quorum;
+mod waiter;
+
+pub use builder::Builder;
+pub use client::Client;
+pub use clock::{Moment, TimeSource};
+pub use error::{Error, Invalid, NodeReport, Refusal, Story};
+pub use holder::Holder;
+pub use lease::{Lease, Released};
+pub use mutex::Mutex;
+pub use name::Name;
+pub use node::memory::MemoryNode;
+pub use options::{Options, Wait};

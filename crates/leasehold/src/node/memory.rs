@@ -1,0 +1,189 @@
+//! A node in the memory of this process.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::rules::{self, Constants, View, Write};
+use super::{Call, Node, Verb, Vote};
+use crate::clock::{Clock, Moment};
+use crate::name::Name;
+
+/// A node in the memory of this process: for tests, and for programs of one process
+/// that may later move to Redis. Clones share one store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, MemoryNode};
+///
+/// let node = MemoryNode::new("memory");
+/// let one = Client::builder().custom_node(node.clone()).build()?;
+/// let two = Client::builder().custom_node(node).build()?;
+/// let _lease = one.mutex("x").lock().await?;
+/// assert!(two.mutex("x").try_lock().await?.is_none());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct MemoryNode {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    label: String,
+    clock: Clock,
+    constants: Constants,
+    store: Mutex<Store>,
+}
+
+struct Store {
+    names: HashMap<Name, Entry>,
+    /// When the map has grown to this, expired entries are looked for. Doubling
+    /// keeps the work per request constant.
+    sweep_at: usize,
+    /// Pairs the node's wall clock with the clock that does not jump.
+    started: Moment,
+    started_us: u64,
+    floor: u64,
+}
+
+#[derive(Default)]
+struct Entry {
+    lock: Option<(Box<[u8]>, Moment)>,
+    fence: Option<(u64, Moment)>,
+}
+
+const FIRST_SWEEP: usize = 1024;
+
+impl MemoryNode {
+    /// An empty node.
+    #[must_use]
+    pub fn new(label: impl Into<String>) -> Self {
+        Self::with_clock(label, Clock::default(), Constants::for_nodes(1))
+    }
+
+    pub(crate) fn with_clock(
+        label: impl Into<String>,
+        clock: Clock,
+        constants: Constants,
+    ) -> Self {
+        let store = Store::new(&clock, &constants);
+        Self {
+            shared: Arc::new(Shared {
+                label: label.into(),
+                store: Mutex::new(store),
+                clock,
+                constants,
+            }),
+        }
+    }
+
+    /// Forgets everything, as a server without persistence does when it restarts.
+    pub fn forget(&self) {
+        let shared = &*self.shared;
+        *shared.lock() = Store::new(&shared.clock, &shared.constants);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Store> {
+        // A panic while the store is locked can only come from a bug in the rules;
+        // an entry is written last, so what is there is whole.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    fn new(clock: &Clock, constants: &Constants) -> Self {
+        let started_us = clock.unix_us();
+        Self {
+            names: HashMap::new(),
+            sweep_at: FIRST_SWEEP,
+            started: clock.now(),
+            started_us,
+            // A new store may replace one that was lost; see `View::floor`.
+            floor: started_us.saturating_add(constants.skew_us()),
+        }
+    }
+
+    fn vote(&mut self, now: Moment, constants: Constants, call: &Call) -> Vote {
+        self.sweep(now);
+        let claim = call.claim();
+        let entry = self.names.entry(claim.name().clone()).or_default();
+        entry.expire(now);
+        let since_start = now.saturating_duration_since(self.started).as_micros();
+        let view = View {
+            lock: entry.lock.as_ref().map(|(owner, _)| &**owner),
+            remaining: entry
+                .lock
+                .as_ref()
+                .map(|(_, expires)| expires.saturating_duration_since(now)),
+            fence: entry.fence.map(|(fence, _)| fence),
+            floor: self.floor,
+            now: self
+                .started_us
+                .saturating_add(u64::try_from(since_start).unwrap_or(u64::MAX)),
+            constants,
+        };
+        let (vote, write) = match call.verb() {
+            Verb::Acquire => rules::acquire(&view, claim),
+            Verb::Extend => rules::extend(&view, claim),
+            Verb::Release { keep } => rules::release(&view, claim, keep),
+        };
+        let fence_until = |ttl: Duration| now + constants.fence_ttl(ttl);
+        match write {
+            Write::Nothing => {}
+            Write::Lock { fence } => {
+                entry.lock = Some((claim.owner().into(), now + claim.ttl()));
+                entry.fence = Some((fence, fence_until(claim.ttl())));
+            }
+            Write::Unlock { fence } => {
+                entry.lock = None;
+                if let Some(fence) = fence {
+                    entry.fence = Some((fence, fence_until(Duration::ZERO)));
+                }
+            }
+            Write::Keep {
+                value,
+                remaining,
+                fence,
+            } => {
+                entry.lock = Some((value.into(), now + remaining));
+                if let Some(fence) = fence {
+                    entry.fence = Some((fence, fence_until(remaining)));
+                }
+            }
+        }
+        vote
+    }
+
+    fn sweep(&mut self, now: Moment) {
+        if self.names.len() < self.sweep_at {
+            return;
+        }
+        self.names.retain(|_, entry| {
+            entry.expire(now);
+            entry.lock.is_some() || entry.fence.is_some()
+        });
+        self.sweep_at = (self.names.len() * 2).max(FIRST_SWEEP);
+    }
+}
+
+impl Entry {
+    fn expire(&mut self, now: Moment) {
+        self.lock.take_if(|(_, expires)| *expires <= now);
+        self.fence.take_if(|(_, expires)| *expires <= now);
+    }
+}
+
+impl Node for MemoryNode {
+    fn label(&self) -> &str {
+        &self.shared.label
+    }
+
+    fn submit(&self, call: Call) {
+        let shared = &*self.shared;
+        let now = shared.clock.now();
+        let vote = shared.lock().vote(now, shared.constants, &call);
+        call.answer(Ok(vote));
+    }
+}

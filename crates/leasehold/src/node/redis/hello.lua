@@ -1,0 +1,23 @@
+-- The handshake of a connection: learns this server's epoch, and begins a new one if the
+-- server has lost its memory (the record is missing, or an earlier run wrote it).
+--
+-- KEYS[1] epoch
+-- ARGV[1] the constants that all clients must agree on, as text without ':'
+--
+-- The record is 'run_id:constants:T', T being the server's clock in µs when the epoch
+-- began. Replies:
+--   {'EPOCH', record, run_id, uptime in s}
+--   {'DIFFERS', constants}     other clients use other constants
+local info = redis.call('INFO', 'server')
+local run_id = string.match(info, 'run_id:(%w+)')
+local uptime = string.match(info, 'uptime_in_seconds:(%d+)')
+local record = redis.call('GET', KEYS[1])
+if record then
+  local run, constants = string.match(record, '^(%w+):([^:]*):%d+$')
+  if run == run_id and constants ~= ARGV[1] then return {'DIFFERS', constants} end
+  if run == run_id then return {'EPOCH', record, run_id, uptime} end
+end
+local time = redis.call('TIME')
+record = run_id .. ':' .. ARGV[1] .. ':' .. string.format('%.0f', time[1] * 1000000 + time[2])
+redis.call('SET', KEYS[1], record)
+return {'EPOCH', record, run_id, uptime}

@@ -1,0 +1,140 @@
+//! A node on a Redis or Valkey server. The only module that names the `redis` crate.
+
+mod link;
+mod reply;
+mod roster;
+mod scripts;
+mod session;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use tokio::sync::mpsc;
+
+use super::{Call, Node, NodeError};
+use crate::builder::NodeSettings;
+
+pub(crate) use roster::Roster;
+
+/// A server, and how to get there.
+pub(crate) struct Target {
+    client: redis::Client,
+    label: String,
+}
+
+impl Target {
+    /// Reads a URL. The error says what is wrong without showing the URL, which may
+    /// hold a password.
+    pub(crate) fn parse(url: &str, settings: &NodeSettings) -> Result<Self, String> {
+        const FORMS: &str = "expected redis://[user:pass@]host[:port][/db], rediss://… or \
+                             redis+unix:///path";
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+        match scheme {
+            Some("redis" | "rediss" | "valkey" | "valkeys") => {}
+            Some("redis+unix" | "valkey+unix" | "unix") => {}
+            _ => return Err(format!("not a URL of a known kind; {FORMS}")),
+        }
+        if matches!(scheme, Some("rediss" | "valkeys")) && !cfg!(feature = "tls") {
+            return Err("TLS needs the `tls` feature of leasehold".into());
+        }
+        let info = url
+            .into_connection_info()
+            .map_err(|error| format!("{}; {FORMS}", error.category()))?;
+        let label = label(&info);
+        let redis = info
+            .redis_settings()
+            .clone()
+            .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
+        let tcp = info.tcp_settings().clone().set_nodelay(true);
+        let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
+        let client = open(info, settings).map_err(|error| error.category().to_owned())?;
+        Ok(Self { client, label })
+    }
+}
+
+#[cfg(feature = "tls")]
+fn open(info: ConnectionInfo, settings: &NodeSettings) -> redis::RedisResult<redis::Client> {
+    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        return redis::Client::open(info);
+    }
+    let certificates = redis::TlsCertificates {
+        client_tls: settings.tls.client.clone().map(|(client_cert, client_key)| {
+            redis::ClientTlsConfig {
+                client_cert,
+                client_key,
+            }
+        }),
+        root_cert: settings.tls.root.clone(),
+    };
+    redis::Client::build_with_tls(info, certificates)
+}
+
+#[cfg(not(feature = "tls"))]
+fn open(info: ConnectionInfo, _: &NodeSettings) -> redis::RedisResult<redis::Client> {
+    redis::Client::open(info)
+}
+
+/// The server without credentials.
+fn label(info: &ConnectionInfo) -> String {
+    let address = match info.addr() {
+        ConnectionAddr::Unix(path) => path.display().to_string(),
+        address => address.to_string(),
+    };
+    match info.redis_settings().db() {
+        0 => address,
+        db => format!("{address}/{db}"),
+    }
+}
+
+/// A node on a Redis or Valkey server.
+pub(crate) struct RedisNode {
+    label: String,
+    calls: mpsc::UnboundedSender<Call>,
+    status: Arc<Status>,
+}
+
+/// Whether the server can be asked, as far as is known.
+#[derive(Default)]
+pub(super) struct Status(Mutex<Option<Result<(), NodeError>>>);
+
+impl Status {
+    fn get(&self) -> Option<Result<(), NodeError>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, status: Result<(), NodeError>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+}
+
+impl RedisNode {
+    /// Starts to connect, in a task that lives as long as this node.
+    pub(crate) fn start(target: Target, settings: &NodeSettings, roster: Arc<Roster>) -> Self {
+        let (calls, inbox) = mpsc::unbounded_channel();
+        let status = Arc::new(Status::default());
+        let label = target.label.clone();
+        let connector = session::Connector::new(target, settings, roster);
+        let link = link::Link::new(connector, settings.clock.clone(), Arc::clone(&status), inbox);
+        tokio::spawn(link.run());
+        Self {
+            label,
+            calls,
+            status,
+        }
+    }
+}
+
+impl Node for RedisNode {
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn submit(&self, call: Call) {
+        // If the link is gone with its runtime, the call is dropped: unanswered.
+        let _ = self.calls.send(call);
+    }
+
+    fn status(&self) -> Option<Result<(), NodeError>> {
+        self.status.get()
+    }
+}

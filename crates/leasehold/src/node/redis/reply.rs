@@ -1,0 +1,215 @@
+//! What a server answered, read with suspicion.
+
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError, ServerError, Value};
+
+use crate::holder::Holder;
+use crate::name::shown;
+use crate::node::{Call, NodeError, Verb, Vote};
+use crate::waiter::MAX_TOKEN;
+
+/// What to make of one reply.
+pub(super) enum Reply {
+    /// The call's answer.
+    Answer(Result<Vote, NodeError>),
+    /// The server does not know the script.
+    NoScript,
+    /// The server's epoch is not the one that this connection knows.
+    Forgot,
+    /// Not a reply to this request: the connection cannot be trusted any more.
+    Garbage(NodeError),
+}
+
+pub(super) fn read(value: Value, call: &Call) -> Reply {
+    match value {
+        Value::ServerError(error) if error.code() == "NOSCRIPT" => Reply::NoScript,
+        Value::ServerError(error) => Reply::Answer(Err(server_error(&error))),
+        Value::Int(number) => read_number(number, call),
+        Value::Array(parts) => read_parts(&parts, call)
+            .unwrap_or_else(|| garbage(format!("to {:?}: {}", call.verb(), glimpse(&parts)))),
+        other => garbage(format!("to {:?}: {}", call.verb(), glimpse(&[other]))),
+    }
+}
+
+/// Replies are matched to their exact request by the token that they carry.
+fn read_number(number: i64, call: &Call) -> Reply {
+    let (verb, same) = (call.verb(), number.unsigned_abs() == call.claim().token());
+    match (same, verb, number > 0) {
+        (true, Verb::Release { .. }, held) => Reply::Answer(Ok(Vote::Released { held })),
+        (true, _, true) => Reply::Answer(Ok(Vote::Granted)),
+        _ => garbage(format!("{number} to {verb:?} of token {}", call.claim().token())),
+    }
+}
+
+fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
+    let (word, rest) = parts.split_first()?;
+    let (token, rest) = rest.split_first()?;
+    if number(token)? != call.claim().token() {
+        return None;
+    }
+    let vote = match (bytes(word)?, rest) {
+        (b"FORGOT", []) => return Some(Reply::Forgot),
+        (b"HELD", [fence, now, Value::Int(ttl_ms), value]) => Vote::Held {
+            holder: Holder::parse(bytes(value)?),
+            remaining: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),
+            fence: number(fence)?,
+            now: number(now)?,
+        },
+        (b"STALE", [fence, now]) if call.verb() == Verb::Acquire => Vote::Stale {
+            fence: number(fence)?,
+            now: number(now)?,
+        },
+        (b"AHEAD", [fence, now]) => Vote::Ahead {
+            fence: number(fence)?,
+            now: number(now)?,
+        },
+        (b"LOST", [fence]) if call.verb() == Verb::Extend => Vote::Lost {
+            fence: number(fence)?,
+        },
+        _ => return None,
+    };
+    Some(Reply::Answer(Ok(vote)))
+}
+
+/// What a handshake told.
+pub(super) struct Hello {
+    pub(super) record: Vec<u8>,
+    pub(super) began_us: u64,
+    pub(super) run_id: String,
+    pub(super) up: Duration,
+}
+
+pub(super) fn read_hello(value: &Value, ours: &str) -> Result<Hello, NodeError> {
+    let why = match value {
+        Value::ServerError(error) => return Err(server_error(error)),
+        Value::Array(parts) => match parts.as_slice() {
+            [word, record, run_id, up] if bytes(word) == Some(b"EPOCH") => {
+                if let Some(hello) = read_epoch(record, run_id, up) {
+                    return Ok(hello);
+                }
+                glimpse(parts)
+            }
+            [word, theirs] if bytes(word) == Some(b"DIFFERS") => {
+                return Err(NodeError::OtherConstants {
+                    theirs: shown(bytes(theirs).unwrap_or_default()),
+                    ours: ours.to_owned(),
+                });
+            }
+            parts => glimpse(parts),
+        },
+        other => glimpse(std::slice::from_ref(other)),
+    };
+    let why = format!("to the handshake: {why}");
+    Err(NodeError::Protocol { why })
+}
+
+fn read_epoch(record: &Value, run_id: &Value, up: &Value) -> Option<Hello> {
+    let record = bytes(record)?;
+    let began = record.rsplit(|&b| b == b':').next()?;
+    Some(Hello {
+        record: record.to_vec(),
+        began_us: parse_number(began)?,
+        run_id: std::str::from_utf8(bytes(run_id)?).ok()?.to_owned(),
+        up: Duration::from_secs(number(up)?),
+    })
+}
+
+fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok().filter(|n| *n <= MAX_TOKEN),
+        other => parse_number(bytes(other)?),
+    }
+}
+
+fn parse_number(digits: &[u8]) -> Option<u64> {
+    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    (number <= MAX_TOKEN).then_some(number)
+}
+
+fn garbage(why: String) -> Reply {
+    Reply::Garbage(NodeError::Protocol { why })
+}
+
+/// A look at a reply that makes no sense. Values of locks are secrets: only the shape
+/// and the first word are shown.
+fn glimpse(parts: &[Value]) -> String {
+    let word = parts.first().and_then(bytes).map(shown);
+    match word {
+        Some(word) => format!("\"{word}\" and {} more", parts.len() - 1),
+        None => format!("{} values", parts.len()),
+    }
+}
+
+/// Names an error reply. Servers before 7.0 wrap what a command in a script met in an
+/// `ERR Error running script … -CODE text`.
+fn server_error(error: &ServerError) -> NodeError {
+    let details = error.details().unwrap_or_default();
+    name_error(error.code(), details)
+}
+
+fn name_error(code: &str, details: &str) -> NodeError {
+    const CODES: [&str; 12] = [
+        "WRONGTYPE",
+        "READONLY",
+        "LOADING",
+        "OOM",
+        "MISCONF",
+        "NOPERM",
+        "WRONGPASS",
+        "NOAUTH",
+        "MOVED",
+        "ASK",
+        "CLUSTERDOWN",
+        "CROSSSLOT",
+    ];
+    let wrapped = |code: &&&str| details.contains(&format!("-{code} "));
+    let code = match code {
+        "ERR" => CODES.iter().find(wrapped).copied().unwrap_or("ERR"),
+        code => code,
+    };
+    let why = shown(details.as_bytes());
+    match code {
+        "WRONGTYPE" => NodeError::WrongType,
+        "READONLY" => NodeError::ReadOnly,
+        "LOADING" => NodeError::Loading,
+        "OOM" => NodeError::OutOfMemory,
+        "MISCONF" => NodeError::CannotPersist { why },
+        "NOPERM" => NodeError::NoPermission { why },
+        "WRONGPASS" | "NOAUTH" => NodeError::WrongPassword,
+        "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => NodeError::Clustered {
+            why: format!("{code} {why}"),
+        },
+        "ERR" if details.contains("The user executing the script can't") => {
+            NodeError::NoPermission { why }
+        }
+        code => NodeError::Refused {
+            why: format!("{} {why}", shown(code.as_bytes())),
+        },
+    }
+}
+
+/// Names what the client library met on the way to the server.
+pub(super) fn connection_error(error: &RedisError) -> NodeError {
+    if let Some(code) = error.code() {
+        return name_error(code, error.detail().unwrap_or_default());
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => NodeError::WrongPassword,
+        ErrorKind::Parse => NodeError::Protocol {
+            why: "not what a Redis server says".into(),
+        },
+        // The text of these can hold nothing of the URL but its host and port.
+        _ => NodeError::Unreachable {
+            why: shown(error.to_string().as_bytes()),
+        },
+    }
+}

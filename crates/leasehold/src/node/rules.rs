@@ -1,0 +1,210 @@
+//! The rules by which a node votes, as pure functions.
+//!
+//! They are what makes tokens unique and growing with no assumption about client
+//! clocks, pauses or the network. Every node obeys them: the in-memory node calls
+//! them, the Redis scripts restate them in Lua (and a test holds the two against
+//! each other), and the model checker explores them.
+//!
+//! All times are microseconds of the node's own clock, since 1970.
+
+use std::time::Duration;
+
+use super::{Claim, Vote};
+use crate::holder::{Holder, kept_value};
+
+/// What all clients of a node must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Constants {
+    /// S: how far a token may be ahead of a node's clock.
+    pub skew: Duration,
+    /// F: how long a fence is kept after its last use. A missing fence reads as
+    /// `now − F`.
+    pub fence_retention: Duration,
+    /// How long a restarted node does not vote; `None` if the guard is off.
+    pub restart_guard: Option<Duration>,
+}
+
+impl Constants {
+    /// The defaults for a client of `nodes` nodes: S = 10 s, F = 24 h, and a restart
+    /// guard of 60 s from three nodes on.
+    #[must_use]
+    pub fn for_nodes(nodes: usize) -> Self {
+        Self {
+            skew: Duration::from_secs(10),
+            fence_retention: Duration::from_secs(24 * 3600),
+            restart_guard: (nodes >= 3).then_some(Duration::from_secs(60)),
+        }
+    }
+
+    pub(crate) fn skew_us(&self) -> u64 {
+        micros(self.skew)
+    }
+
+    pub(crate) fn retention_us(&self) -> u64 {
+        micros(self.fence_retention)
+    }
+
+    /// How long to keep a fence that is written now. A fence may vanish only when
+    /// `now − F`, which a missing one reads as, is not below it. It is at most
+    /// `now + S + 1`, so F + S keeps it long enough; the hour is for rounding and
+    /// for a clock that is being slewed. The lock itself must not outlive it either.
+    pub(crate) fn fence_ttl(&self, lock_ttl: Duration) -> Duration {
+        self.fence_retention + self.skew + lock_ttl + Duration::from_secs(3600)
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// What a node knows about a name at the moment it votes.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// The owner value of the lock, if there is one that has not expired.
+    pub lock: Option<&'a [u8]>,
+    /// When that lock expires, if ever.
+    pub remaining: Option<Duration>,
+    /// The fence, if the node has one for this name.
+    pub fence: Option<u64>,
+    /// No token up to here is granted: `T + S`, where `T` is when the node first
+    /// found that it had lost its memory (or had none yet). The cap on tokens makes
+    /// this safe: nothing above `T + S` can have been granted before.
+    pub floor: u64,
+    /// The node's clock.
+    pub now: u64,
+    /// What all clients agree on.
+    pub constants: Constants,
+}
+
+impl View<'_> {
+    /// Rule: `eff = max(fence or now − F, floor)`. A missing fence is never 0.
+    fn effective_fence(&self) -> u64 {
+        self.fence
+            .unwrap_or_else(|| self.now.saturating_sub(self.constants.retention_us()))
+            .max(self.floor)
+    }
+
+    fn cap(&self) -> u64 {
+        self.now.saturating_add(self.constants.skew_us())
+    }
+
+    fn held(&self, value: &[u8]) -> Vote {
+        Vote::Held {
+            holder: Holder::parse(value),
+            remaining: self.remaining,
+            fence: self.effective_fence(),
+            now: self.now,
+        }
+    }
+
+    fn stale(&self) -> Vote {
+        Vote::Stale {
+            fence: self.effective_fence(),
+            now: self.now,
+        }
+    }
+
+    fn ahead(&self) -> Vote {
+        Vote::Ahead {
+            fence: self.effective_fence(),
+            now: self.now,
+        }
+    }
+}
+
+/// What the node must store, together with answering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Nothing.
+    Nothing,
+    /// The lock becomes the claim's for its TTL.
+    Lock {
+        /// The fence from now on.
+        fence: u64,
+    },
+    /// The lock goes away, if there is one.
+    Unlock {
+        /// The fence from now on; `None`: as it was.
+        fence: Option<u64>,
+    },
+    /// The lock stays for so long, with a value that nobody owns.
+    Keep {
+        /// That value.
+        value: Vec<u8>,
+        /// How long it stays.
+        remaining: Duration,
+        /// The fence from now on; `None`: as it was.
+        fence: Option<u64>,
+    },
+}
+
+/// ACQUIRE: takes the lock if it is free and the token is above everything granted.
+#[must_use]
+pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
+    let fence = view.effective_fence();
+    match view.lock {
+        // The same request again: the owner value is new for every attempt, so this
+        // is the claim's own lock; `fence == token` says nothing newer came between.
+        Some(owner) if owner == claim.owner() && fence == claim.token() => {
+            (Vote::Granted, Write::Nothing)
+        }
+        Some(owner) => (view.held(owner), Write::Nothing),
+        // Without the cap, the floor of a node that forgot would not be above
+        // everything it granted before.
+        None if claim.token() > view.cap() => (view.ahead(), Write::Nothing),
+        // Ties lose: or two owners could have the same token.
+        None if fence >= claim.token() => (view.stale(), Write::Nothing),
+        None => (
+            Vote::Granted,
+            Write::Lock {
+                fence: claim.token(),
+            },
+        ),
+    }
+}
+
+/// EXTEND: keeps the lock for another TTL. A node that lacks the lock joins the
+/// lease, which the fence makes safe.
+#[must_use]
+pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
+    let fence = view.effective_fence();
+    let lost = (Vote::Lost { fence }, Write::Nothing);
+    // The node lost its memory after this token: what it has is an old snapshot.
+    if view.floor >= claim.token() {
+        return lost;
+    }
+    match view.lock {
+        Some(owner) if owner != claim.owner() => return (view.held(owner), Write::Nothing),
+        Some(_) => {}
+        // A newer token was granted here, and may have been used and given back.
+        None if fence > claim.token() => return lost,
+        None if claim.token() > view.cap() => return (view.ahead(), Write::Nothing),
+        None => {}
+    }
+    let fence = fence.max(claim.token());
+    (Vote::Granted, Write::Lock { fence })
+}
+
+/// RELEASE: gives the lock back if it is the claim's, and makes sure that a late
+/// ACQUIRE or EXTEND of the same claim loses.
+#[must_use]
+pub fn release(view: &View<'_>, claim: &Claim, keep: Option<Duration>) -> (Vote, Write) {
+    let held = view.lock == Some(claim.owner());
+    let vote = Vote::Released { held };
+    if view.lock.is_some() && !held {
+        // Never raise the fence under a live holder.
+        return (vote, Write::Nothing);
+    }
+    // `token + 1` is burnt: nobody gets it here.
+    let raise = view.effective_fence() <= claim.token() && claim.token() <= view.cap();
+    let fence = raise.then(|| claim.token().saturating_add(1));
+    let write = match keep.filter(|_| held) {
+        None => Write::Unlock { fence },
+        Some(remaining) => Write::Keep {
+            value: kept_value(claim.owner()),
+            remaining,
+            fence,
+        },
+    };
+    (vote, write)
+}

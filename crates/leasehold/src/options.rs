@@ -1,0 +1,346 @@
+//! What a caller can choose per client and per call, and the limits of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Invalid;
+
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(10);
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const MAX_LABEL: usize = 256;
+/// No option takes a longer duration; sums of a few of these cannot overflow.
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// How long a call may wait for a lock that another holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Wait {
+    /// Not at all: [`Error::Held`](crate::Error::Held) at once.
+    No,
+    /// At most so long, then [`Error::TimedOut`](crate::Error::TimedOut).
+    For(Duration),
+    /// As long as it takes.
+    #[default]
+    Forever,
+}
+
+/// What a caller can choose for a lease. Every client has defaults
+/// ([`Builder::options`](crate::Builder::options)); every call can differ
+/// ([`Mutex::with_options`](crate::Mutex::with_options)).
+///
+/// ```
+/// use leasehold::{Options, Wait};
+/// use std::time::Duration;
+///
+/// let options = Options::default()
+///     .ttl(Duration::from_secs(30))
+///     .wait(Wait::For(Duration::from_secs(5)))
+///     .label("nightly-report");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) attempts: Option<u32>,
+    pub(crate) retry_delay: Duration,
+    pub(crate) jitter_percent: u8,
+    pub(crate) outage_patience: Duration,
+    pub(crate) drift: Drift,
+    pub(crate) renewal: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Duration,
+    pub(crate) node_timeout: Option<Duration>,
+    pub(crate) label: Arc<str>,
+}
+
+/// How much of a TTL is given up for clocks that run at different speeds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Drift {
+    Default,
+    Exactly(Duration),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(10),
+            wait: Wait::Forever,
+            attempts: None,
+            retry_delay: Duration::from_millis(100),
+            jitter_percent: 50,
+            outage_patience: Duration::from_secs(1),
+            drift: Drift::Default,
+            renewal: true,
+            max_hold: None,
+            min_hold: Duration::ZERO,
+            node_timeout: None,
+            label: "".into(),
+        }
+    }
+}
+
+impl Options {
+    /// Default 10 s. How long a node keeps the lock without a renewal: what a
+    /// crashed holder costs the others. 10 ms to 24 h, and with the restart guard
+    /// on no longer than the guard. Counted in whole milliseconds.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        // Servers count in milliseconds. What they would cut off must not be relied on.
+        self.ttl = ttl - Duration::from_nanos(u64::from(ttl.subsec_nanos() % 1_000_000));
+        self
+    }
+
+    /// Default [`Wait::Forever`]. How long to wait while another holds the lock.
+    #[must_use]
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Default unlimited (within [`wait`](Self::wait)). How often to ask before
+    /// giving up with [`Error::Held`](crate::Error::Held).
+    #[must_use]
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.attempts = Some(attempts);
+        self
+    }
+
+    /// Default 100 ms. The longest pause between two attempts of a waiting call.
+    /// The first pauses are shorter, and a lock that is about to expire is asked
+    /// for again as soon as it has. Zero is allowed and means "at once".
+    #[must_use]
+    pub fn retry_delay(mut self, retry_delay: Duration) -> Self {
+        self.retry_delay = retry_delay;
+        self
+    }
+
+    /// Default 50 %. By how much a pause is randomly shortened, so that waiters
+    /// do not ask in step. 0 to 100.
+    #[must_use]
+    pub fn jitter_percent(mut self, percent: u8) -> Self {
+        self.jitter_percent = percent;
+        self
+    }
+
+    /// Default 1 s. How long a *waiting* call rides out an outage before it says
+    /// [`Error::NoMajority`](crate::Error::NoMajority). A call that does not wait
+    /// says so at once.
+    #[must_use]
+    pub fn outage_patience(mut self, patience: Duration) -> Self {
+        self.outage_patience = patience;
+        self
+    }
+
+    /// Default 1 % of the TTL + 2 ms. How much of the TTL is given up for clocks
+    /// that run at different speeds. Less than the TTL.
+    #[must_use]
+    pub fn drift(mut self, drift: Duration) -> Self {
+        self.drift = Drift::Exactly(drift);
+        self
+    }
+
+    /// Default on. Turns automatic renewal off: the lease ends one TTL after it
+    /// was taken unless [`Lease::extend`](crate::Lease::extend) is called.
+    #[must_use]
+    pub fn without_renewal(mut self) -> Self {
+        self.renewal = false;
+        self
+    }
+
+    /// Default unlimited. The lease is lost after so long, however healthy its
+    /// renewal: a cap for holders that hang.
+    #[must_use]
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Default zero. The name stays taken so long from the moment it was granted,
+    /// even if the lease is released earlier: at most one run per period. A holder
+    /// that crashes frees the name after its TTL all the same. At most 24 h.
+    #[must_use]
+    pub fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.min_hold = min_hold;
+        self
+    }
+
+    /// Default 5 % of the TTL, at least 20 ms (but never more than the TTL) and at
+    /// most 250 ms. How long one node may take for one request.
+    ///
+    /// An acquire returns at the majority, so a slow or silent minority costs
+    /// nothing whatever this is; it bounds how long *no majority* takes to find
+    /// out. It must stay small beside the TTL, because what is spent waiting is
+    /// gone from the lease; and it must not be so short that a hiccup of the
+    /// server or of this process (a scheduler's pause, an fsync) makes a healthy
+    /// node look silent, because its connection is then dropped.
+    #[must_use]
+    pub fn node_timeout(mut self, timeout: Duration) -> Self {
+        self.node_timeout = Some(timeout);
+        self
+    }
+
+    /// Default empty. A text that tells people who holds the lock. At most 256
+    /// bytes, without control characters. Anyone who can read the server sees it.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// `drift = ttl × 1 % + 2 ms`, unless the caller chose another.
+    pub(crate) fn drift_of_ttl(&self) -> Duration {
+        match self.drift {
+            Drift::Default => self.ttl / 100 + Duration::from_millis(2),
+            Drift::Exactly(drift) => drift,
+        }
+    }
+
+    pub(crate) fn timeout_of_node(&self) -> Duration {
+        self.node_timeout.unwrap_or_else(|| {
+            (self.ttl / 20)
+                .clamp(Duration::from_millis(20), Duration::from_millis(250))
+                .min(self.ttl)
+        })
+    }
+
+    /// Checks everything before anything is sent. `PEXPIRE key 0` deletes a lock
+    /// and a negative TTL does too: no duration reaches a server unchecked.
+    pub(crate) fn validate(&self, guard: Option<Duration>) -> Result<(), Invalid> {
+        between("ttl", self.ttl, MIN_TTL, MAX_TTL)?;
+        if let Some(guard) = guard.filter(|&guard| self.ttl > guard) {
+            let ttl = self.ttl;
+            return Err(Invalid::TtlBeyondGuard { ttl, guard });
+        }
+        if let Wait::For(wait) = self.wait {
+            between("wait", wait, Duration::ZERO, MAX_DURATION)?;
+        }
+        if self.attempts == Some(0) {
+            return Err(Invalid::Number {
+                option: "attempts",
+                value: 0,
+                min: 1,
+                max: u64::from(u32::MAX),
+            });
+        }
+        between("retry_delay", self.retry_delay, Duration::ZERO, MAX_TTL)?;
+        if self.jitter_percent > 100 {
+            return Err(Invalid::Number {
+                option: "jitter_percent",
+                value: u64::from(self.jitter_percent),
+                min: 0,
+                max: 100,
+            });
+        }
+        between(
+            "outage_patience",
+            self.outage_patience,
+            Duration::ZERO,
+            MAX_DURATION,
+        )?;
+        if let Drift::Exactly(drift) = self.drift {
+            // At least one millisecond of validity must be left.
+            let most = self.ttl - Duration::from_millis(1);
+            between("drift", drift, Duration::ZERO, most)?;
+        }
+        if let Some(max_hold) = self.max_hold {
+            between("max_hold", max_hold, MIN_TTL, MAX_DURATION)?;
+        }
+        between("min_hold", self.min_hold, Duration::ZERO, MAX_TTL)?;
+        if let Some(timeout) = self.node_timeout {
+            between("node_timeout", timeout, Duration::from_millis(1), self.ttl)?;
+        }
+        if self.label.len() > MAX_LABEL || self.label.chars().any(char::is_control) {
+            return Err(Invalid::Label);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn between(
+    option: &'static str,
+    value: Duration,
+    min: Duration,
+    max: Duration,
+) -> Result<(), Invalid> {
+    if value < min || value > max {
+        return Err(Invalid::Duration {
+            option,
+            value,
+            min,
+            max,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn the_defaults_are_valid_with_the_default_guard() {
+        let guard = Some(Duration::from_secs(60));
+        assert_eq!(Options::default().validate(guard), Ok(()));
+    }
+
+    #[test]
+    fn limits_are_checked() {
+        let bad = [
+            Options::default().ttl(Duration::ZERO),
+            Options::default().ttl(ms(9)),
+            Options::default().ttl(MAX_TTL + ms(1)),
+            Options::default().ttl(Duration::MAX),
+            Options::default().wait(Wait::For(Duration::MAX)),
+            Options::default().attempts(0),
+            Options::default().retry_delay(Duration::MAX),
+            Options::default().jitter_percent(101),
+            Options::default().drift(Duration::from_secs(10)),
+            Options::default().max_hold(Duration::ZERO),
+            Options::default().max_hold(Duration::MAX),
+            Options::default().min_hold(Duration::MAX),
+            Options::default().node_timeout(Duration::ZERO),
+            Options::default().node_timeout(Duration::from_secs(11)),
+            Options::default().label("a\nb"),
+            Options::default().label("x".repeat(257)),
+        ];
+        for options in bad {
+            assert!(options.validate(None).is_err(), "{options:?}");
+        }
+        let edge = [
+            Options::default().ttl(MIN_TTL),
+            Options::default().ttl(MAX_TTL),
+            Options::default().retry_delay(Duration::ZERO),
+            Options::default().label("x".repeat(256)),
+        ];
+        for options in edge {
+            assert_eq!(options.validate(None), Ok(()), "{options:?}");
+        }
+    }
+
+    #[test]
+    fn a_ttl_beyond_the_guard_is_refused_and_says_what_to_set() {
+        let error = Options::default()
+            .ttl(Duration::from_secs(61))
+            .validate(Some(Duration::from_secs(60)))
+            .unwrap_err();
+        assert!(error.to_string().contains("`restart_guard` to 61s"));
+    }
+
+    #[test]
+    fn the_node_timeout_follows_the_ttl_within_bounds() {
+        let timeout = |ttl| Options::default().ttl(ttl).timeout_of_node();
+        assert_eq!(timeout(ms(10)), ms(10));
+        assert_eq!(timeout(ms(100)), ms(20));
+        assert_eq!(timeout(Duration::from_secs(1)), ms(50));
+        assert_eq!(timeout(Duration::from_secs(10)), ms(250));
+    }
+
+    #[test]
+    fn drift_is_one_percent_and_two_milliseconds() {
+        assert_eq!(Options::default().drift_of_ttl(), ms(102));
+        assert_eq!(Options::default().drift(ms(5)).drift_of_ttl(), ms(5));
+    }
+}

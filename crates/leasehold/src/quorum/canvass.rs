@@ -1,0 +1,125 @@
+//! The driver of a [`Round`]: asks all nodes at once and wakes the asker when the
+//! votes have decided.
+//!
+//! Nodes answer by calling back, so a round needs no task of its own, wakes its
+//! asker once however many nodes there are, and goes on to note late answers when
+//! the asker is long gone.
+
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use super::nodes::NodeSet;
+use super::round::{Decision, Round};
+use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
+
+/// One request on its way to all nodes.
+pub(crate) struct Canvass {
+    state: Mutex<State>,
+    /// Is told of every answer too, decided or not.
+    also: Option<Arc<dyn Tally>>,
+}
+
+struct State {
+    round: Round,
+    waker: Option<Waker>,
+}
+
+/// What to ask of the nodes, and who else hears the answers.
+pub(crate) struct Question<'a> {
+    pub(crate) verb: Verb,
+    pub(crate) claim: &'a Arc<Claim>,
+    pub(crate) timeout: Duration,
+    /// The nodes not to ask, because the claim cannot be there.
+    pub(crate) skip: NodeSet,
+    pub(crate) also: Option<Arc<dyn Tally>>,
+}
+
+impl Canvass {
+    /// Asks all nodes, in parallel.
+    pub(crate) fn send(nodes: &[Arc<dyn Node>], question: Question<'_>) -> Arc<Self> {
+        let Question {
+            verb,
+            claim,
+            timeout,
+            skip,
+            also,
+        } = question;
+        let mut round = Round::new(verb, nodes.len());
+        for node in skip.iter() {
+            round.count(node, Ok(Vote::Released { held: false }));
+        }
+        let canvass = Arc::new(Self {
+            state: Mutex::new(State { round, waker: None }),
+            also,
+        });
+        for (index, node) in nodes.iter().enumerate() {
+            if !skip.contains(index) {
+                let tally = Arc::clone(&canvass) as Arc<dyn Tally>;
+                node.submit(Call::new(verb, Arc::clone(claim), timeout, tally, index));
+            }
+        }
+        canvass
+    }
+
+    /// Waits for the decision. Nodes answer within their timeout, so this ends.
+    ///
+    /// Cancel safety: the round goes on without its asker.
+    pub(crate) async fn decided(&self) -> Decision {
+        poll_fn(|cx| self.poll_decided(cx)).await
+    }
+
+    pub(crate) fn poll_decided(&self, cx: &mut Context<'_>) -> Poll<Decision> {
+        let mut state = self.lock();
+        match state.round.decision() {
+            Some(decision) => Poll::Ready(decision),
+            None => {
+                if !state.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                    state.waker = Some(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The nodes where the claim certainly is not: they refused it, or the request
+    /// was never sent to them.
+    pub(crate) fn untouched(&self) -> NodeSet {
+        self.with_round(|round| {
+            let stories = round.stories().iter().enumerate();
+            stories
+                .filter(|(_, story)| story.rules_out_effect())
+                .map(|(node, _)| node)
+                .collect()
+        })
+    }
+
+    /// Looks at the round as it stands.
+    pub(crate) fn with_round<T>(&self, look: impl FnOnce(&Round) -> T) -> T {
+        look(&self.lock().round)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Only `Round::count` runs under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tally for Canvass {
+    fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
+        if let Some(also) = &self.also {
+            Arc::clone(also).count(node, answer.clone());
+        }
+        let waker = {
+            let mut state = self.lock();
+            match state.round.count(node, answer) {
+                Some(_) => state.waker.take(),
+                None => None,
+            }
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}

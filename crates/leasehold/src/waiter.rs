@@ -1,0 +1,314 @@
+//! Waiting for a lease: attempts, and the pauses between them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::client::Core;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, Refusal};
+use crate::holder::new_owner;
+use crate::janitor::Return;
+use crate::lease::{Lease, Won};
+use crate::name::Name;
+use crate::node::{Claim, Verb};
+use crate::options::{Options, Wait};
+use crate::quorum::round::{self, Advice, Decision};
+use crate::quorum::{Canvass, NodeSet, Question};
+
+/// Tokens are doubles in Lua: exact below 2^53.
+pub(crate) const MAX_TOKEN: u64 = (1 << 53) - 1;
+
+/// How often an attempt is repeated at once with a better token before it counts as
+/// contention. Two nodes with odd clocks cannot keep a caller spinning.
+const MAX_RETOKENS: u32 = 8;
+
+/// Chooses tokens: `t = max(clock in µs, the highest token or fence seen + 1)`.
+///
+/// Nothing depends on the clock being right: a token that is too low or too high is
+/// refused, and the nodes tell a better one. A good guess makes it one round trip.
+#[derive(Default)]
+pub(crate) struct Proposer {
+    last: AtomicU64,
+    /// What to add to this machine's clock to get near the nodes' clocks.
+    correction_us: AtomicI64,
+}
+
+impl Proposer {
+    fn propose(&self, clock: &Clock, at_least: u64) -> u64 {
+        let correction = self.correction_us.load(Ordering::Relaxed);
+        let now = clock.unix_us().saturating_add_signed(correction);
+        let mut token = 0;
+        // The closure always returns `Some`, so this cannot fail.
+        let _ = self
+            .last
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
+                token = now
+                    .max(at_least)
+                    .max(last.saturating_add(1))
+                    .min(MAX_TOKEN - 1);
+                Some(token)
+            });
+        token
+    }
+
+    /// The nodes' clocks say `now`.
+    fn reclock(&self, clock: &Clock, now: u64) {
+        let ours = i64::try_from(clock.unix_us()).unwrap_or(i64::MAX);
+        let theirs = i64::try_from(now).unwrap_or(i64::MAX);
+        self.correction_us
+            .store(theirs.saturating_sub(ours), Ordering::Relaxed);
+        self.last.store(0, Ordering::Release);
+    }
+}
+
+/// What one attempt came to.
+enum Attempt {
+    Won(Won),
+    Refused {
+        advice: Advice,
+        refusal: Box<Refusal>,
+    },
+}
+
+/// Takes a lease, waiting for it as the options say.
+///
+/// Cancel safety: if dropped, an attempt that is under way is given back by the
+/// janitor; nothing is left beyond the TTL.
+pub(crate) async fn acquire(
+    core: &Arc<Core>,
+    name: &Name,
+    options: &Options,
+) -> Result<Lease, Error> {
+    let started = core.clock.now();
+    let mut patience = Patience::new(core, options, started);
+    let (mut at_least, mut retokens) = (0, 0);
+    loop {
+        if core.is_shut_down() {
+            return Err(Error::ShutDown);
+        }
+        let (advice, refusal) = match attempt(core, name, options, at_least).await {
+            Attempt::Won(won) => return Ok(Lease::new(core, won, options)),
+            Attempt::Refused { advice, refusal } => (advice, refusal),
+        };
+        match advice {
+            Advice::Retoken { at_least: least } if retokens < MAX_RETOKENS => {
+                at_least = least;
+                retokens += 1;
+                continue;
+            }
+            Advice::Reclock { now, at_least: least } if retokens < MAX_RETOKENS => {
+                core.proposer.reclock(&core.clock, now);
+                at_least = least;
+                retokens += 1;
+                continue;
+            }
+            _ => (at_least, retokens) = (0, 0),
+        }
+        let pause = patience.pause(advice, refusal, core.clock.now())?;
+        if pause.is_zero() {
+            tokio::task::yield_now().await;
+        } else {
+            core.clock.sleep(pause).await;
+        }
+    }
+}
+
+/// How much longer a call goes on.
+struct Patience {
+    wait: Wait,
+    started: Moment,
+    attempts_left: Option<u32>,
+    outage_since: Option<Moment>,
+    outage_patience: Duration,
+    backoff: Backoff,
+}
+
+impl Patience {
+    fn new(core: &Core, options: &Options, started: Moment) -> Self {
+        Self {
+            wait: options.wait,
+            started,
+            attempts_left: options.attempts,
+            outage_since: None,
+            outage_patience: options.outage_patience,
+            backoff: Backoff::new(options, core.next_seed()),
+        }
+    }
+
+    /// How long to pause before the next attempt, or the error to give up with.
+    fn pause(
+        &mut self,
+        advice: Advice,
+        refusal: Box<Refusal>,
+        now: Moment,
+    ) -> Result<Duration, Error> {
+        let outage = match advice {
+            Advice::Outage { permanent: true } => return Err(Error::NoMajority(refusal)),
+            Advice::Outage { permanent: false } => true,
+            // Nodes whose clocks are so far apart that no token suits a majority.
+            Advice::Retoken { .. } | Advice::Reclock { .. } => true,
+            Advice::Contended { .. } => false,
+        };
+        if let Some(left) = &mut self.attempts_left {
+            *left -= 1;
+        }
+        let last_attempt = self.wait == Wait::No || self.attempts_left == Some(0);
+        let waited = now.saturating_duration_since(self.started);
+        if outage {
+            let since = *self.outage_since.get_or_insert(now);
+            let lasted = now.saturating_duration_since(since);
+            if last_attempt || lasted >= self.outage_patience {
+                return Err(Error::NoMajority(refusal));
+            }
+        } else {
+            self.outage_since = None;
+            if last_attempt {
+                return Err(Error::Held(refusal));
+            }
+        }
+        let mut pause = self.backoff.next().unwrap_or_default();
+        if let Advice::Contended {
+            remaining: Some(remaining),
+        } = advice
+        {
+            // As soon as it has expired, it is worth asking.
+            pause = pause.min(remaining + Duration::from_millis(1));
+        }
+        if let Wait::For(wait) = self.wait {
+            let left = wait.saturating_sub(waited);
+            if left.is_zero() && outage {
+                return Err(Error::NoMajority(refusal));
+            } else if left.is_zero() {
+                return Err(Error::TimedOut { waited, refusal });
+            }
+            pause = pause.min(left);
+        }
+        Ok(pause)
+    }
+}
+
+/// Asks all nodes once.
+async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64) -> Attempt {
+    let token = core.proposer.propose(&core.clock, at_least);
+    let claim = Arc::new(Claim {
+        name: name.clone(),
+        owner: new_owner(token, &options.label),
+        token,
+        ttl: options.ttl,
+    });
+    // Before the first byte is sent: the nodes count the TTL from later than this.
+    let sent_at = core.clock.now();
+    let mut armed = Armed {
+        core,
+        claim: Some(Arc::clone(&claim)),
+        timeout: options.timeout_of_node(),
+        until: sent_at + options.ttl + options.timeout_of_node(),
+    };
+    let canvass = Canvass::send(
+        &core.nodes,
+        Question {
+            verb: Verb::Acquire,
+            claim: &claim,
+            timeout: armed.timeout,
+            skip: NodeSet::default(),
+            also: None,
+        },
+    );
+    let decision = canvass.decided().await;
+    let drift = options.drift_of_ttl();
+    let deadline = round::deadline(sent_at, options.ttl, drift, core.clock.now());
+    if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
+        armed.disarm();
+        return Attempt::Won(Won {
+            claim,
+            canvass,
+            sent_at,
+            deadline,
+        });
+    }
+    let advice = match decision {
+        Decision::Failed => canvass.with_round(|round| round.advice(token)),
+        // A majority granted it, but so late that nothing of it is left.
+        Decision::Carried => Advice::Outage { permanent: false },
+    };
+    // A failed attempt releases everywhere, also where the outcome is unknown; not
+    // where the node said no, which took no effect and cannot any more.
+    armed.release(canvass.untouched());
+    let refusal = Box::new(core.refusal(&claim, &canvass));
+    Attempt::Refused { advice, refusal }
+}
+
+/// The clean-up of an attempt: armed before its claim is sent, disarmed only when the
+/// claim has become a lease. A caller that is cancelled drops it, armed.
+struct Armed<'a> {
+    core: &'a Core,
+    claim: Option<Arc<Claim>>,
+    timeout: Duration,
+    until: Moment,
+}
+
+impl Armed<'_> {
+    fn disarm(&mut self) {
+        self.claim = None;
+    }
+
+    /// Sent at once, and so before the next attempt on the same connections.
+    fn release(&mut self, skip: NodeSet) {
+        if let Some(item) = self.take(skip)
+            && skip.len() < self.core.nodes.len()
+        {
+            self.core.janitor.give_back(item);
+        }
+    }
+
+    fn take(&mut self, skip: NodeSet) -> Option<Return> {
+        Some(Return {
+            claim: self.claim.take()?,
+            keep: None,
+            timeout: self.timeout,
+            skip,
+            until: self.until,
+        })
+    }
+}
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        if let Some(item) = self.take(NodeSet::default()) {
+            self.core.janitor.post(item);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proposals_grow_and_respect_what_was_seen() {
+        let (proposer, clock) = (Proposer::default(), Clock::default());
+        let first = proposer.propose(&clock, 0);
+        let second = proposer.propose(&clock, 0);
+        assert!(second > first);
+        let seen = second + 5_000_000;
+        assert_eq!(proposer.propose(&clock, seen), seen);
+        assert_eq!(proposer.propose(&clock, 0), seen + 1);
+    }
+
+    #[test]
+    fn proposals_follow_the_nodes_clocks_when_told() {
+        let (proposer, clock) = (Proposer::default(), Clock::default());
+        proposer.propose(&clock, 0);
+        proposer.reclock(&clock, 1_000_000);
+        let token = proposer.propose(&clock, 0);
+        assert!((1_000_000..1_000_000 + 3_600_000_000).contains(&token), "{token}");
+    }
+
+    #[test]
+    fn tokens_stay_exact_in_lua() {
+        let (proposer, clock) = (Proposer::default(), Clock::default());
+        assert!(proposer.propose(&clock, u64::MAX) < MAX_TOKEN);
+    }
+}
