@@ -1,1 +1,46 @@
-fn main(){}
+//! Measures leasehold beside a raw client and beside rslock: in one run, on servers of
+//! its own, as ratios. See `README.md` for what is measured and how.
+
+mod args;
+mod contenders;
+mod noise;
+mod pin;
+mod report;
+mod scenarios;
+mod servers;
+mod stats;
+mod targets;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The same for every contender.
+pub(crate) const TTL: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    let plan = match args::parse() {
+        Ok(Some(plan)) => plan,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}\n\n{}", args::HELP);
+            return ExitCode::from(2);
+        }
+    };
+    let results = match scenarios::run_all(&plan) {
+        Ok(results) => results,
+        Err(error) => {
+            eprintln!("nothing could be measured: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let verdicts = targets::judge(&results);
+    print!("{}", report::text(&plan, &results, &verdicts));
+    match report::write_json(&plan, &results, &verdicts) {
+        Ok(path) => eprintln!("written: {}", path.display()),
+        Err(error) => {
+            eprintln!("the JSON file could not be written: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}

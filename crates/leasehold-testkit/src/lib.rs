@@ -1,5 +1,15 @@
-//! For testing leasehold, and nodes written for it.
+//! For testing leasehold, and nodes written for it: a conformance suite that every kind
+//! of node must pass, and a starter of real Redis servers.
+//!
+//! A node's whole test file:
+//!
+//! ```
+//! leasehold_testkit::conformance!(leasehold_testkit::Memory::new());
+//! ```
 
+pub mod conformance;
+mod deployment;
 mod server;
 
+pub use deployment::{BoxFuture, Deployment, Memory, Redis};
 pub use server::RedisServer;

@@ -122,16 +122,29 @@ impl RedisServer {
         self.stopped = false;
     }
 
-    /// Sends one command and returns the first 64 KiB of the raw reply. Panics when the
-    /// server cannot be asked.
+    /// Sends one command and returns the raw reply, with odd bytes replaced.
     ///
     /// # Panics
     /// If the server does not answer.
+    #[must_use]
     pub fn command(&self, parts: &[&[u8]]) -> String {
-        self.try_command(parts).expect("the server answers")
+        let reply = self.try_command(parts).expect("the server answers");
+        String::from_utf8_lossy(&reply).into_owned()
     }
 
-    fn try_command(&self, parts: &[&[u8]]) -> std::io::Result<String> {
+    /// The string at a key, if there is one.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let reply = self.try_command(&[b"GET", key]).expect("the server answers");
+        let body = reply.strip_prefix(b"$").filter(|_| reply != b"$-1\r\n")?;
+        let line = body.windows(2).position(|two| two == b"\r\n")?;
+        Some(body[line + 2..body.len() - 2].to_vec())
+    }
+
+    fn try_command(&self, parts: &[&[u8]]) -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         let mut request = format!("*{}\r\n", parts.len()).into_bytes();
@@ -140,13 +153,12 @@ impl RedisServer {
             request.extend_from_slice(part);
             request.extend(b"\r\n");
         }
-        stream.write_all(&request)?;
         // QUIT makes the server close the connection after its reply.
-        stream.write_all(b"*1\r\n$4\r\nQUIT\r\n")?;
+        request.extend(b"*1\r\n$4\r\nQUIT\r\n");
+        stream.write_all(&request)?;
         let mut reply = Vec::new();
         stream.take(64 * 1024).read_to_end(&mut reply)?;
-        let reply = String::from_utf8_lossy(&reply).into_owned();
-        Ok(reply.strip_suffix("+OK\r\n").unwrap_or(&reply).to_owned())
+        Ok(reply.strip_suffix(b"+OK\r\n").unwrap_or(&reply).to_vec())
     }
 
     fn signal(&self, signal: &str) {
@@ -197,8 +209,10 @@ impl RedisServer {
             return TcpStream::connect(("127.0.0.1", self.port)).is_ok();
         }
         match self.try_command(&[b"INFO", b"server"]) {
-            Ok(info) if info.starts_with("-NOAUTH") => true,
-            Ok(info) => info.contains(&format!("process_id:{pid}\r")),
+            Ok(info) if info.starts_with(b"-NOAUTH") => true,
+            Ok(info) => {
+                String::from_utf8_lossy(&info).contains(&format!("process_id:{pid}\r"))
+            }
             Err(_) => false,
         }
     }

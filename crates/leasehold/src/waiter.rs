@@ -24,7 +24,7 @@ pub(crate) const MAX_TOKEN: u64 = (1 << 53) - 1;
 /// contention. Two nodes with odd clocks cannot keep a caller spinning.
 const MAX_RETOKENS: u32 = 8;
 
-/// Chooses tokens: `t = max(clock in µs, the highest token or fence seen + 1)`.
+/// Chooses tokens: `t = max(clock in µs, more than the highest token or fence seen)`.
 ///
 /// Nothing depends on the clock being right: a token that is too low or too high is
 /// refused, and the nodes tell a better one. A good guess makes it one round trip.
@@ -44,9 +44,10 @@ impl Proposer {
         let _ = self
             .last
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
+                // Not `last + 1`: the release of `last` burnt that.
                 token = now
                     .max(at_least)
-                    .max(last.saturating_add(1))
+                    .max(last.saturating_add(2))
                     .min(MAX_TOKEN - 1);
                 Some(token)
             });
@@ -294,7 +295,7 @@ mod tests {
         assert!(second > first);
         let seen = second + 5_000_000;
         assert_eq!(proposer.propose(&clock, seen), seen);
-        assert_eq!(proposer.propose(&clock, 0), seen + 1);
+        assert_eq!(proposer.propose(&clock, 0), seen + 2);
     }
 
     #[test]

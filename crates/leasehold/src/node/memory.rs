@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::rules::{self, Constants, View, Write};
 use super::{Call, Node, Verb, Vote};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, TimeSource};
 use crate::name::Name;
 
 /// A node in the memory of this process: for tests, and for programs of one process
@@ -77,6 +77,32 @@ impl MemoryNode {
         }
     }
 
+    /// A node whose time comes from elsewhere, for simulations.
+    #[must_use]
+    pub fn with_time_source(label: impl Into<String>, source: Arc<dyn TimeSource>) -> Self {
+        let clock = Clock::from_source(source);
+        Self::with_clock(label, clock, Constants::for_nodes(1))
+    }
+
+    /// The value of a lock, if there is one: what `GET` shows on a Redis server.
+    #[must_use]
+    pub fn get(&self, name: &Name) -> Option<Vec<u8>> {
+        let now = self.shared.clock.now();
+        let mut store = self.shared.lock();
+        let entry = store.names.get_mut(name)?;
+        entry.expire(now);
+        entry.lock.as_ref().map(|(owner, _)| owner.to_vec())
+    }
+
+    /// Puts a lock there without asking, as `SET` does on a Redis server. For tests of
+    /// what leasehold does about the locks of others.
+    pub fn set(&self, name: &Name, value: &[u8], ttl: Option<Duration>) {
+        let expires = ttl.map_or(Moment::FAR, |ttl| self.shared.clock.now() + ttl);
+        let mut store = self.shared.lock();
+        let entry = store.names.entry(name.clone()).or_default();
+        entry.lock = Some((value.into(), expires));
+    }
+
     /// Forgets everything, as a server without persistence does when it restarts.
     pub fn forget(&self) {
         let shared = &*self.shared;
@@ -116,6 +142,7 @@ impl Store {
             remaining: entry
                 .lock
                 .as_ref()
+                .filter(|(_, expires)| *expires < Moment::FAR)
                 .map(|(_, expires)| expires.saturating_duration_since(now)),
             fence: entry.fence.map(|(fence, _)| fence),
             floor: self.floor,

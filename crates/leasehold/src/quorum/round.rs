@@ -141,11 +141,14 @@ impl Round {
     /// What to do about this failed ACQUIRE, whose token was `token`.
     #[must_use]
     pub fn advice(&self, token: u64) -> Advice {
-        let (mut fences, mut clocks, mut ahead, mut held) = (vec![], vec![], 0, vec![]);
-        let mut permanent = 0;
+        let (mut fences, mut clocks, mut held) = (vec![], vec![], vec![]);
+        let (mut granted, mut ahead, mut permanent) = (0, 0, 0);
         for story in &self.stories {
             match story {
-                Story::Voted(Vote::Granted) => fences.push(token),
+                Story::Voted(Vote::Granted) => {
+                    fences.push(token);
+                    granted += 1;
+                }
                 Story::Voted(Vote::Stale { fence, now }) => {
                     fences.push(*fence);
                     clocks.push(*now);
@@ -182,7 +185,7 @@ impl Round {
                 at_least: fence.saturating_add(1),
             };
         }
-        if fences.iter().all(|&fence| fence == token) {
+        if granted == fences.len() {
             // Every node that voted granted, the rest are held or silent: a split
             // vote. Another attempt at once would only split it again.
             return Advice::Contended {
@@ -302,7 +305,8 @@ mod tests {
     fn stale_goes_above_the_majoritys_fence_not_above_the_largest() {
         let round = round(vec![stale(20), stale(900), stale(30)], 3);
         assert_eq!(round.advice(10), Advice::Retoken { at_least: 31 });
-        let round = self::round(vec![stale(3), stale(4)], 3);
+        // Ties lose.
+        let round = self::round(vec![stale(10)], 1);
         assert_eq!(round.advice(10), Advice::Retoken { at_least: 11 });
     }
 

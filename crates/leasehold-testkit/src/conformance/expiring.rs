@@ -1,0 +1,80 @@
+//! A lease ends by itself.
+
+use std::time::Duration;
+
+use leasehold::{Moment, Released};
+
+use super::{Case, pause, short, taken};
+
+/// A holder that does not renew loses the lock to the next one.
+pub async fn is_free_after_its_ttl(case: Case) {
+    let client = case.client().await;
+    let mutex = short(client.mutex("a")).with_options(|o| o.without_renewal());
+    let lease = taken(&mutex).await;
+    let next = client.mutex("a").lock().await.expect("a lease");
+    assert!(!lease.is_valid(), "two holders");
+    assert!(next.is_valid());
+    assert!(next.token() > lease.token());
+}
+
+/// The deadline is kept locally: no answer of a server is needed to know it.
+pub async fn is_over_at_its_deadline(case: Case) {
+    let client = case.client().await;
+    let before = Moment::now();
+    let mutex = short(client.mutex("a")).with_options(|o| o.without_renewal());
+    let lease = taken(&mutex).await;
+    // ttl − drift, counted from before the request.
+    let latest = Moment::now() + Duration::from_millis(790);
+    assert!(lease.deadline() >= before + Duration::from_millis(790));
+    assert!(lease.deadline() <= latest);
+    while lease.is_valid() {
+        assert!(Moment::now() <= lease.deadline());
+        pause(5).await;
+    }
+    assert_eq!(lease.remaining(), Duration::ZERO);
+}
+
+/// `release` of a lease that has expired says so and does not hang.
+pub async fn says_that_it_was_lost_when_given_back_late(case: Case) {
+    let client = case.client().await;
+    let mutex = short(client.mutex("a")).with_options(|o| o.without_renewal());
+    let lease = taken(&mutex).await;
+    pause(900).await;
+    assert_eq!(lease.release().await, Released::WasLost);
+}
+
+/// `lost()` resolves while the lease is still good for a moment.
+pub async fn signals_the_loss_before_the_deadline(case: Case) {
+    let client = case.client().await;
+    let ttl = Duration::from_secs(3);
+    let mutex = client
+        .mutex("a")
+        .with_options(|o| o.ttl(ttl).node_timeout(ttl).without_renewal());
+    let lease = taken(&mutex).await;
+    let deadline = lease.deadline();
+    lease.lost().await;
+    let now = Moment::now();
+    assert!(now < deadline, "late by {:?}", now.saturating_duration_since(deadline));
+    // Not much too early either.
+    assert!(deadline.saturating_duration_since(now) < ttl / 10);
+    // It stays lost.
+    lease.lost().await;
+    assert!(!lease.is_valid());
+}
+
+/// Who waits for the lock gets it only after the holder was told.
+pub async fn nobody_else_holds_it_before_the_loss_is_signalled(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    let mutex = short(one.mutex("a")).with_options(|o| o.without_renewal());
+    let lease = taken(&mutex).await;
+    let lost = lease.lost();
+    let told = tokio::spawn(async move {
+        lost.await;
+        Moment::now()
+    });
+    let next = two.mutex("a").lock().await.expect("a lease");
+    let taken_at = Moment::now();
+    let told_at = told.await.expect("told");
+    assert!(told_at < taken_at);
+    assert!(next.token() > lease.token());
+}

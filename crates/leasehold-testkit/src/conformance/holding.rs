@@ -1,0 +1,160 @@
+//! A lease in the hand.
+
+use std::time::Duration;
+
+use leasehold::{Error, Moment, Released};
+
+use super::{Case, is_taken, pause, short, taken};
+
+/// Renewal keeps a lease for as long as it is held.
+pub async fn survives_five_ttls_by_renewal(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    let lease = taken(&short(one.mutex("a"))).await;
+    let until = Moment::now() + Duration::from_millis(5 * 800);
+    while Moment::now() < until {
+        assert!(lease.is_valid());
+        assert!(is_taken(&two.mutex("a")).await);
+        pause(50).await;
+    }
+    assert_eq!(lease.release().await, Released::Released);
+}
+
+/// One timer renews them all.
+pub async fn renews_many_at_once(case: Case) {
+    let client = case.client().await;
+    let mut leases = Vec::new();
+    for i in 0..100 {
+        let mutex = client.mutex(format!("a{i}")).with_options(|o| {
+            let ttl = Duration::from_secs(2);
+            o.ttl(ttl).node_timeout(ttl)
+        });
+        leases.push(taken(&mutex).await);
+    }
+    pause(5_000).await;
+    for lease in leases {
+        assert!(lease.is_valid());
+        assert_eq!(lease.release().await, Released::Released);
+    }
+}
+
+/// The lease keeps what it needs alive.
+pub async fn goes_on_when_the_client_handle_is_gone(case: Case) {
+    let lease = taken(&short(case.client().await.mutex("a"))).await;
+    pause(2_000).await;
+    assert!(lease.is_valid());
+    assert_eq!(lease.release().await, Released::Released);
+}
+
+/// `extend` moves the deadline.
+pub async fn extends_by_hand(case: Case) {
+    let client = case.client().await;
+    let mutex = client.mutex("a").with_options(|o| o.without_renewal());
+    let lease = taken(&mutex).await;
+    for _ in 0..3 {
+        let before = lease.deadline();
+        pause(20).await;
+        lease.extend().await.expect("extended");
+        assert!(lease.deadline() >= before + Duration::from_millis(20));
+    }
+    assert_eq!(lease.release().await, Released::Released);
+}
+
+/// `max_hold` ends a lease however well it is renewed, and frees the name.
+pub async fn ends_at_max_hold(case: Case) {
+    let client = case.client().await;
+    let before = Moment::now();
+    let max_hold = Duration::from_millis(1_500);
+    let mutex = short(client.mutex("a")).with_options(|o| o.max_hold(max_hold));
+    let lease = taken(&mutex).await;
+    assert!(lease.is_valid());
+    lease.lost().await;
+    let held = Moment::now().saturating_duration_since(before);
+    assert!(held >= Duration::from_millis(1_300), "cut short: {held:?}");
+    assert!(lease.deadline() <= Moment::now() + max_hold);
+    drop(client.mutex("a").lock().await.expect("free again"));
+    assert_eq!(lease.release().await, Released::WasLost);
+}
+
+/// `min_hold` keeps the name taken after an early release, by nobody; then it is free.
+pub async fn stays_taken_for_min_hold(case: Case) {
+    let client = case.client().await;
+    let before = Moment::now();
+    let min_hold = Duration::from_secs(2);
+    let mutex = client.mutex("a").with_options(|o| o.min_hold(min_hold));
+    let lease = taken(&mutex).await;
+    let token = lease.token();
+    assert_eq!(lease.release().await, Released::Released);
+    if is_taken(&client.mutex("a")).await {
+        let error = client.mutex("a").lock_timeout(Duration::ZERO).await;
+        let text = error.expect_err("taken").to_string();
+        assert!(text.contains("min_hold"), "{text}");
+    } else {
+        assert!(Moment::now() >= before + min_hold, "free too early");
+    }
+    let next = client.mutex("a").lock().await.expect("free in the end");
+    assert!(Moment::now() >= before + min_hold, "free too early");
+    assert!(next.token() > token);
+}
+
+/// `with` holds the lock while the closure runs.
+pub async fn runs_a_closure_and_gives_back(case: Case) {
+    let client = case.client().await;
+    let mutex = client.mutex("a");
+    let token = mutex
+        .with(async |lease| {
+            assert!(is_taken(&client.mutex("a")).await);
+            lease.token()
+        })
+        .await
+        .expect("done");
+    assert!(token > 0);
+    assert_eq!(case.locked("a"), 0);
+}
+
+/// A closure does not go on without its lease.
+pub async fn cancels_a_closure_when_lost(case: Case) {
+    let client = case.client().await;
+    let mutex = short(client.mutex("a")).with_options(|o| o.without_renewal());
+    let mut finished = false;
+    let outcome = mutex
+        .with(async |_| {
+            pause(60_000).await;
+            finished = true;
+        })
+        .await;
+    assert!(matches!(outcome, Err(Error::Lost { .. })), "{outcome:?}");
+    assert!(!finished);
+}
+
+/// A dropped lease is free soon, not after its TTL.
+pub async fn drop_gives_back(case: Case) {
+    let client = case.client().await;
+    let start = Moment::now();
+    for _ in 0..3 {
+        drop(taken(&client.mutex("a")).await);
+        case.until_free("a").await;
+    }
+    assert!(start + Duration::from_secs(25) > Moment::now(), "the TTL freed it");
+}
+
+/// Dropping works from any thread.
+pub async fn drop_outside_of_a_runtime_gives_back(case: Case) {
+    let client = case.client().await;
+    let lease = taken(&client.mutex("a")).await;
+    std::thread::spawn(move || drop(lease)).join().expect("dropped");
+    case.until_free("a").await;
+}
+
+/// `shutdown` waits for what was dropped, and takes nothing new.
+pub async fn shutdown_drains(case: Case) {
+    let client = case.client().await;
+    for i in 0..10 {
+        drop(taken(&client.mutex(format!("a{i}"))).await);
+    }
+    assert_eq!(client.shutdown(Duration::from_secs(20)).await, 0);
+    for i in 0..10 {
+        assert_eq!(case.locked(&format!("a{i}")), 0);
+    }
+    let refused = client.mutex("a").try_lock().await;
+    assert!(matches!(refused, Err(Error::ShutDown)), "{refused:?}");
+}

@@ -1,0 +1,181 @@
+//! What every deployment must do, whatever its nodes are. One file per promise; one test
+//! per case.
+//!
+//! The cases run in real time, because real servers do. None of them depends on the
+//! machine being fast: where something must not happen *before* a time, that is checked
+//! exactly; where something must happen, it has a deadline of many seconds.
+
+mod cancelling;
+mod excluding;
+mod expiring;
+mod fencing;
+mod foreign;
+mod holding;
+mod input;
+mod waiting;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{Builder, Client, Lease, Mutex, Options};
+
+use crate::Deployment;
+
+pub use cancelling::*;
+pub use excluding::*;
+pub use expiring::*;
+pub use fencing::*;
+pub use foreign::*;
+pub use holding::*;
+pub use input::*;
+pub use waiting::*;
+
+/// No case takes longer, unless something hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a case gets.
+pub struct Case {
+    deployment: Arc<dyn Deployment>,
+}
+
+/// Runs one case.
+///
+/// # Panics
+/// If the case fails, or takes longer than two minutes.
+pub fn run<D, F>(deployment: D, case: impl FnOnce(Case) -> F)
+where
+    D: Deployment + 'static,
+    F: Future<Output = ()>,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let case = case(Case {
+        deployment: Arc::new(deployment),
+    });
+    runtime.block_on(async {
+        tokio::time::timeout(LIMIT, case)
+            .await
+            .expect("the case hangs");
+    });
+}
+
+impl Case {
+    /// Options that no slow machine can upset.
+    fn options() -> Options {
+        Options::default()
+            .ttl(Duration::from_secs(30))
+            .node_timeout(Duration::from_secs(10))
+            .outage_patience(Duration::from_secs(30))
+    }
+
+    fn builder(&self) -> Builder {
+        self.deployment.builder().options(Self::options())
+    }
+
+    async fn client(&self) -> Client {
+        self.builder().connect().await.expect("the nodes work")
+    }
+
+    /// The number of nodes that have a lock of this name.
+    fn locked(&self, name: &str) -> usize {
+        let values = self.deployment.values(name.as_bytes());
+        values.iter().flatten().count()
+    }
+
+    /// Waits until no node has a lock of this name.
+    async fn until_free(&self, name: &str) {
+        while self.locked(name) > 0 {
+            pause(5).await;
+        }
+    }
+}
+
+/// With a TTL that is waited for. Long enough for a slow machine to do something within.
+fn short(mutex: Mutex) -> Mutex {
+    mutex.with_options(|o| {
+        let ttl = Duration::from_millis(800);
+        o.ttl(ttl).node_timeout(ttl)
+    })
+}
+
+async fn pause(ms: u64) {
+    tokio::time::sleep(Duration::from_millis(ms)).await;
+}
+
+async fn taken(mutex: &Mutex) -> Lease {
+    mutex.try_lock().await.expect("a majority").expect("free")
+}
+
+async fn is_taken(mutex: &Mutex) -> bool {
+    mutex.try_lock().await.expect("a majority").is_none()
+}
+
+/// Runs every case of the suite on a new deployment each, as tests of their own.
+///
+/// ```
+/// leasehold_testkit::conformance!(leasehold_testkit::Memory::new());
+/// ```
+#[macro_export]
+macro_rules! conformance {
+    ($deployment:expr) => {
+        $crate::conformance!($deployment;
+            takes_and_gives_back,
+            excludes_another_client,
+            excludes_the_same_client,
+            names_do_not_touch_each_other,
+            prefixes_do_not_touch_each_other,
+            one_of_64_tasks_at_a_time,
+            one_of_8_clients_at_a_time,
+            is_free_after_its_ttl,
+            is_over_at_its_deadline,
+            says_that_it_was_lost_when_given_back_late,
+            signals_the_loss_before_the_deadline,
+            nobody_else_holds_it_before_the_loss_is_signalled,
+            survives_five_ttls_by_renewal,
+            renews_many_at_once,
+            goes_on_when_the_client_handle_is_gone,
+            extends_by_hand,
+            ends_at_max_hold,
+            stays_taken_for_min_hold,
+            runs_a_closure_and_gives_back,
+            cancels_a_closure_when_lost,
+            drop_gives_back,
+            drop_outside_of_a_runtime_gives_back,
+            shutdown_drains,
+            cancelled_anywhere_leaves_nothing,
+            cancelled_while_waiting_leaves_nothing,
+            a_failed_attempt_leaves_nothing,
+            tokens_grow_from_owner_to_owner,
+            tokens_grow_whatever_the_clients_clocks_say,
+            tokens_grow_when_nodes_forget,
+            a_stale_owner_cannot_release,
+            a_stale_owner_cannot_extend,
+            a_lease_that_nodes_forgot_is_lost,
+            respects_foreign_owners,
+            respects_foreign_owners_without_a_ttl,
+            takes_over_when_a_foreign_lock_expires,
+            waits_for_its_turn,
+            gives_up_waiting_in_time,
+            does_not_wait_when_told_so,
+            counts_its_attempts,
+            retries_without_delay,
+            tells_who_holds_it,
+            takes_options_per_call,
+            takes_names_of_any_bytes,
+            refuses_bad_names,
+            refuses_bad_durations,
+        );
+    };
+    ($deployment:expr; $($case:ident),* $(,)?) => {
+        $(
+            #[test]
+            fn $case() {
+                $crate::conformance::run($deployment, $crate::conformance::$case);
+            }
+        )*
+    };
+}

@@ -1,0 +1,89 @@
+//! Waiting, and not waiting.
+
+use std::time::Duration;
+
+use leasehold::{Error, Moment, Wait};
+
+use super::{Case, pause, short, taken};
+
+/// `lock` waits until the holder gives back.
+pub async fn waits_for_its_turn(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    let lease = taken(&one.mutex("a")).await;
+    let token = lease.token();
+    let mutex = two.mutex("a");
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    pause(100).await;
+    assert!(!waiter.is_finished());
+    lease.release().await;
+    let next = waiter.await.expect("no panic").expect("a lease");
+    assert!(next.token() > token);
+}
+
+/// `lock_timeout` waits that long, and says who was in the way.
+pub async fn gives_up_waiting_in_time(case: Case) {
+    let client = case.client().await;
+    let _lease = taken(&client.mutex("a")).await;
+    let (start, wait) = (Moment::now(), Duration::from_millis(300));
+    match client.mutex("a").lock_timeout(wait).await {
+        Err(Error::TimedOut { waited, refusal }) => {
+            assert!(waited >= wait);
+            assert!(refusal.holder().is_some());
+        }
+        other => panic!("{other:?}"),
+    }
+    let waited = Moment::now().saturating_duration_since(start);
+    assert!(waited >= wait && waited < Duration::from_secs(20), "{waited:?}");
+}
+
+/// `Wait::No` is [`Error::Held`] at once.
+pub async fn does_not_wait_when_told_so(case: Case) {
+    let client = case.client().await;
+    let _lease = taken(&client.mutex("a")).await;
+    let mutex = client.mutex("a").with_options(|o| o.wait(Wait::No));
+    let refused = mutex.lock().await;
+    assert!(matches!(refused, Err(Error::Held(_))), "{refused:?}");
+}
+
+/// `attempts` limits how often is asked.
+pub async fn counts_its_attempts(case: Case) {
+    let client = case.client().await;
+    let _lease = taken(&client.mutex("a")).await;
+    let mutex = client.mutex("a").with_options(|o| o.attempts(3));
+    let refused = mutex.lock().await;
+    assert!(matches!(refused, Err(Error::Held(_))), "{refused:?}");
+}
+
+/// A retry delay of zero is fine.
+pub async fn retries_without_delay(case: Case) {
+    let client = case.client().await;
+    let lease = taken(&short(client.mutex("a")).with_options(|o| o.without_renewal())).await;
+    let mutex = client
+        .mutex("a")
+        .with_options(|o| o.retry_delay(Duration::ZERO).jitter_percent(100));
+    let next = mutex.lock().await.expect("a lease");
+    assert!(!lease.is_valid() && next.is_valid());
+}
+
+/// The error says who holds the lock, and how long yet.
+pub async fn tells_who_holds_it(case: Case) {
+    let client = case.client().await;
+    let mutex = client.mutex("a").with_options(|o| o.label("nightly: backup"));
+    let lease = taken(&mutex).await;
+    let error = client.mutex("a").lock_timeout(Duration::ZERO).await;
+    let Err(Error::TimedOut { refusal, .. }) = &error else {
+        panic!("{error:?}");
+    };
+    let holder = refusal.holder().expect("known");
+    assert_eq!(holder.token, Some(lease.token()));
+    assert_eq!(holder.pid, Some(std::process::id()));
+    assert_eq!(holder.label.as_deref(), Some("nightly: backup"));
+    let remaining = refusal.remaining().expect("known");
+    assert!(remaining <= Duration::from_secs(30));
+    // The owner's secret is in none of it.
+    let values = case.deployment.values(b"a");
+    let value = values.iter().flatten().next().expect("a value");
+    let secret = String::from_utf8_lossy(&value[..40]).into_owned();
+    let error = error.expect_err("held");
+    assert!(!format!("{error} {error:?} {lease:?} {client:?}").contains(&secret));
+}
