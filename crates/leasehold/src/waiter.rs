@@ -36,9 +36,20 @@ pub(crate) struct Proposer {
 }
 
 impl Proposer {
-    fn propose(&self, clock: &Clock, at_least: u64) -> u64 {
+    /// A token of at least `at_least`, and above the floor of every node whose floor is
+    /// not too far ahead for the others.
+    fn propose(
+        &self,
+        clock: &Clock,
+        at_least: u64,
+        floors: impl Iterator<Item = u64>,
+        skew_us: u64,
+    ) -> u64 {
         let correction = self.correction_us.load(Ordering::Relaxed);
         let now = clock.unix_us().saturating_add_signed(correction);
+        let cap = now.saturating_add(skew_us);
+        let floor = floors.filter(|floor| *floor < cap).max().unwrap_or(0);
+        let at_least = at_least.max(floor.saturating_add(1));
         let mut token = 0;
         // The closure always returns `Some`, so this cannot fail.
         let _ = self
@@ -192,7 +203,11 @@ impl Patience {
 
 /// Asks all nodes once.
 async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64) -> Attempt {
-    let token = core.proposer.propose(&core.clock, at_least);
+    let floors = core.nodes.iter().map(|node| node.floor());
+    let skew_us = core.constants.skew_us();
+    let token = core
+        .proposer
+        .propose(&core.clock, at_least, floors, skew_us);
     let claim = Arc::new(Claim {
         name: name.clone(),
         owner: new_owner(token, &options.label),
@@ -287,29 +302,44 @@ impl Drop for Armed<'_> {
 mod tests {
     use super::*;
 
+    const SKEW_US: u64 = 10_000_000;
+
+    fn propose(proposer: &Proposer, at_least: u64, floors: &[u64]) -> u64 {
+        let floors = floors.iter().copied();
+        proposer.propose(&Clock::default(), at_least, floors, SKEW_US)
+    }
+
     #[test]
     fn proposals_grow_and_respect_what_was_seen() {
-        let (proposer, clock) = (Proposer::default(), Clock::default());
-        let first = proposer.propose(&clock, 0);
-        let second = proposer.propose(&clock, 0);
+        let proposer = Proposer::default();
+        let first = propose(&proposer, 0, &[]);
+        let second = propose(&proposer, 0, &[]);
         assert!(second > first);
         let seen = second + 5_000_000;
-        assert_eq!(proposer.propose(&clock, seen), seen);
-        assert_eq!(proposer.propose(&clock, 0), seen + 2);
+        assert_eq!(propose(&proposer, seen, &[]), seen);
+        assert_eq!(propose(&proposer, 0, &[]), seen + 2);
+    }
+
+    #[test]
+    fn proposals_are_above_the_floors_but_not_above_those_far_ahead() {
+        let now = Clock::default().unix_us();
+        let (near, far) = (now + SKEW_US / 2, now + SKEW_US * 100);
+        let token = propose(&Proposer::default(), 0, &[0, near, far]);
+        assert_eq!(token, near + 1);
     }
 
     #[test]
     fn proposals_follow_the_nodes_clocks_when_told() {
         let (proposer, clock) = (Proposer::default(), Clock::default());
-        proposer.propose(&clock, 0);
+        propose(&proposer, 0, &[]);
         proposer.reclock(&clock, 1_000_000);
-        let token = proposer.propose(&clock, 0);
-        assert!((1_000_000..1_000_000 + 3_600_000_000).contains(&token), "{token}");
+        let token = propose(&proposer, 0, &[]);
+        let hour = 3_600_000_000;
+        assert!((1_000_000..1_000_000 + hour).contains(&token), "{token}");
     }
 
     #[test]
     fn tokens_stay_exact_in_lua() {
-        let (proposer, clock) = (Proposer::default(), Clock::default());
-        assert!(proposer.propose(&clock, u64::MAX) < MAX_TOKEN);
+        assert!(propose(&Proposer::default(), u64::MAX, &[]) < MAX_TOKEN);
     }
 }

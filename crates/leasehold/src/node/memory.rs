@@ -207,6 +207,10 @@ impl Node for MemoryNode {
         &self.shared.label
     }
 
+    fn floor(&self) -> u64 {
+        self.shared.lock().floor
+    }
+
     fn submit(&self, call: Call) {
         let shared = &*self.shared;
         let now = shared.clock.now();

@@ -69,6 +69,13 @@ pub trait Node: Send + Sync + 'static {
     fn status(&self) -> Option<Result<(), NodeError>> {
         Some(Ok(()))
     }
+
+    /// A hint: as far as is known, no token up to here is granted (the node's
+    /// [floor](rules::View::floor)). A proposal above it saves a round trip and wins the
+    /// node's vote; nothing depends on it being right.
+    fn floor(&self) -> u64 {
+        0
+    }
 }
 
 /// What `rediss://` nodes are shown and believed.

@@ -108,6 +108,7 @@ impl Link {
             let why = match connected {
                 Err(why) => why,
                 Ok(session) => {
+                    self.status.set_floor(session.floor());
                     self.status.set(Ok(()));
                     let (ended, was_useful) = Serving::new(&mut self, session).run().await;
                     match ended {
@@ -390,6 +391,7 @@ impl<'a> Serving<'a> {
                 Err(NodeError::TimedOut { after })
             }
         };
+        self.link.status.set_floor(self.session.floor());
         if let Err(why) = &renewed {
             for job in redo.drain(..) {
                 job.call.answer(Err(why.clone()));

@@ -6,7 +6,8 @@ mod roster;
 mod scripts;
 mod session;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use tokio::sync::mpsc;
@@ -93,17 +94,29 @@ pub(crate) struct RedisNode {
     status: Arc<Status>,
 }
 
-/// Whether the server can be asked, as far as is known.
+/// What is known of the server, for those who do not ask it.
 #[derive(Default)]
-pub(super) struct Status(Mutex<Option<Result<(), NodeError>>>);
+pub(super) struct Status {
+    /// Whether it can be asked.
+    state: Mutex<Option<Result<(), NodeError>>>,
+    floor: AtomicU64,
+}
 
 impl Status {
     fn get(&self) -> Option<Result<(), NodeError>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state().clone()
     }
 
-    fn set(&self, status: Result<(), NodeError>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    fn set(&self, state: Result<(), NodeError>) {
+        *self.state() = Some(state);
+    }
+
+    fn set_floor(&self, floor: u64) {
+        self.floor.store(floor, Ordering::Relaxed);
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<Result<(), NodeError>>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -136,5 +149,9 @@ impl Node for RedisNode {
 
     fn status(&self) -> Option<Result<(), NodeError>> {
         self.status.get()
+    }
+
+    fn floor(&self) -> u64 {
+        self.status.floor.load(Ordering::Relaxed)
     }
 }

@@ -37,8 +37,8 @@ pub(super) enum By {
 /// What a connection knows of its server's epoch.
 pub(super) struct Epoch {
     pub(super) record: Vec<u8>,
-    /// The floor, as text; see [`View::floor`](crate::node::rules::View::floor).
-    pub(super) floor: String,
+    /// See [`View::floor`](crate::node::rules::View::floor).
+    pub(super) floor: u64,
 }
 
 impl Scripts {
@@ -101,7 +101,7 @@ impl Scripts {
             .arg(claim.token())
             .arg(u64::try_from(time_ms).unwrap_or(u64::MAX))
             .arg(&epoch.record)
-            .arg(&epoch.floor);
+            .arg(epoch.floor);
         if let Verb::Release { keep: Some(_) } = call.verb() {
             cmd.arg(kept_value(claim.owner()));
         }

@@ -116,7 +116,7 @@ impl Connector {
 
     fn epoch(&self, hello: Hello) -> Epoch {
         Epoch {
-            floor: hello.began_us.saturating_add(self.skew_us).to_string(),
+            floor: hello.began_us.saturating_add(self.skew_us),
             record: hello.record,
         }
     }
@@ -140,6 +140,10 @@ impl Session {
         let hello = connector.shake_hands(&mut self.connection).await?;
         self.epoch = connector.epoch(hello);
         Ok(())
+    }
+
+    pub(super) fn floor(&self) -> u64 {
+        self.epoch.floor
     }
 
     /// The vote of a node in quarantine. Giving back what it may still have is allowed.

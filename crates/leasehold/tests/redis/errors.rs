@@ -1,0 +1,208 @@
+//! What a server refuses is named, is never taken for "held", and leaves nothing.
+
+use std::time::Duration;
+
+use leasehold::node::NodeError;
+use leasehold::{Client, Error, Invalid, Story};
+use leasehold_testkit::RedisServer;
+
+use super::{builder, client, patient};
+
+/// The error of the only node, from an attempt that found no majority.
+fn node_error(error: &Error) -> NodeError {
+    assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
+    match &error.nodes()[0].story {
+        Story::Failed(error) => error.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn refused(client: &Client, name: &str) -> NodeError {
+    let mutex = client.mutex(name).with_options(patient);
+    node_error(&mutex.try_lock().await.expect_err("refused"))
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_no_lock_and_survives() {
+    let servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    for (make, key) in [
+        (vec![&b"RPUSH"[..], b"list", b"x"], "list"),
+        (vec![&b"HSET"[..], b"hash", b"f", b"x"], "hash"),
+        (vec![&b"SADD"[..], b"set", b"x"], "set"),
+    ] {
+        assert_eq!(servers[0].command(&make), ":1\r\n");
+        assert_eq!(refused(&client, key).await, NodeError::WrongType);
+        // Waiting for it would be in vain: the error comes at once.
+        let mutex = client.mutex(key).with_options(patient);
+        let error = mutex.lock().await.expect_err("refused");
+        assert_eq!(node_error(&error), NodeError::WrongType);
+        let exists = servers[0].command(&[b"EXISTS", key.as_bytes()]);
+        assert_eq!(exists, ":1\r\n", "it was overwritten");
+    }
+}
+
+#[tokio::test]
+async fn a_replica_is_read_only() {
+    let servers = RedisServer::start_many(2);
+    let master = servers[0].port().to_string();
+    let client = builder(&servers[1..2]).build().unwrap();
+    client.ready(super::LONG).await.expect("a master so far");
+    let to = [&b"REPLICAOF"[..], b"127.0.0.1", master.as_bytes()];
+    assert_eq!(servers[1].command(&to), "+OK\r\n");
+    assert_eq!(refused(&client, "a").await, NodeError::ReadOnly);
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_new_locks_and_lets_old_ones_go_on() {
+    let servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let mutex = client.mutex("held").with_options(patient);
+    let lease = mutex.lock().await.expect("a lease");
+    let full = [&b"CONFIG"[..], b"SET", b"maxmemory", b"1"];
+    assert_eq!(servers[0].command(&full), "+OK\r\n");
+    assert_eq!(refused(&client, "a").await, NodeError::OutOfMemory);
+    assert_eq!(super::copies(&servers, "a"), 0);
+    assert_eq!(lease.release().await, leasehold::Released::Released);
+    assert_eq!(super::copies(&servers, "held"), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_persist_says_so() {
+    let servers = [RedisServer::start_with(&["--stop-writes-on-bgsave-error", "yes"])];
+    let client = client(&servers).await;
+    let save = [&b"CONFIG"[..], b"SET", b"save", b"1 1000000"];
+    assert_eq!(servers[0].command(&save), "+OK\r\n");
+    // Its directory is gone, so the snapshot fails.
+    std::fs::remove_dir_all(servers[0].dir()).unwrap();
+    let _ = servers[0].command(&[b"BGSAVE"]);
+    super::until("the snapshot has failed", || {
+        let info = servers[0].command(&[b"INFO", b"persistence"]);
+        info.contains("rdb_last_bgsave_status:err")
+    })
+    .await;
+    let error = refused(&client, "a").await;
+    assert!(matches!(error, NodeError::CannotPersist { .. }), "{error:?}");
+    assert_eq!(super::copies(&servers, "a"), 0);
+}
+
+#[tokio::test]
+async fn a_user_without_permission_is_told_which() {
+    let servers = RedisServer::start_many(1);
+    let user = |rules: &[&str]| {
+        let rules = ["ACL", "SETUSER", "u", "reset", "on", ">secret-pw"]
+            .iter()
+            .chain(rules)
+            .map(|rule| rule.as_bytes())
+            .collect::<Vec<_>>();
+        assert_eq!(servers[0].command(&rules), "+OK\r\n");
+    };
+    let connect = || {
+        let url = format!("redis://u:secret-pw@127.0.0.1:{}", servers[0].port());
+        Client::builder().node(url).connect()
+    };
+    for rules in [
+        &["~*", "+@all", "-eval"][..],
+        &["~*", "+@all", "-info"],
+        &["~other:*", "+@all"],
+    ] {
+        user(rules);
+        let error = connect().await.expect_err("refused");
+        let Error::Invalid(Invalid::Node { error: node, .. }) = &error else {
+            panic!("{error:?}");
+        };
+        assert!(matches!(node, NodeError::NoPermission { .. }), "{node:?}");
+        assert!(!format!("{error} {error:?}").contains("secret-pw"));
+    }
+    // What a user needs, and no more; SCRIPT LOAD is not among it.
+    user(&["~*", "+eval", "+evalsha", "+info", "+time", "+get", "+mget", "+set", "+del", "+pexpire", "+pttl", "+select", "+client"]);
+    let client = connect().await.expect("enough");
+    let lease = client.mutex("a").with_options(patient).lock().await;
+    lease.expect("a lease").release().await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_told_and_not_shown() {
+    let server = RedisServer::start_with(&["--requirepass", "right-pw"]);
+    let port = server.port();
+    for url in [
+        format!("redis://:wrong-pw@127.0.0.1:{port}"),
+        format!("redis://nobody:wrong-pw@127.0.0.1:{port}"),
+        format!("redis://127.0.0.1:{port}"),
+    ] {
+        let error = Client::builder().node(url).connect().await;
+        let error = error.expect_err("refused");
+        let Error::Invalid(Invalid::Node { error: node, .. }) = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(*node, NodeError::WrongPassword);
+        assert!(!format!("{error} {error:?}").contains("-pw"));
+    }
+    let url = format!("redis://:right-pw@127.0.0.1:{port}");
+    let client = Client::builder().node(url).connect().await.expect("let in");
+    assert!(!format!("{client:?}").contains("right-pw"));
+}
+
+#[tokio::test]
+async fn a_member_of_a_cluster_is_no_node() {
+    let servers = [RedisServer::start_with(&["--cluster-enabled", "yes"])];
+    let error = builder(&servers).connect().await.expect_err("refused");
+    let Error::Invalid(Invalid::Node { error: node, .. }) = &error else {
+        panic!("{error:?}");
+    };
+    assert!(matches!(node, NodeError::Clustered { .. }), "{node:?}");
+}
+
+#[tokio::test]
+async fn the_same_server_twice_is_found_by_its_run_id() {
+    let servers = RedisServer::start_many(2);
+    let port = servers[0].port();
+    let error = Client::builder()
+        .node(format!("redis://127.0.0.1:{port}"))
+        .node(servers[1].url())
+        // Another name of the first, and another database of it.
+        .node(format!("redis://localhost:{port}/3"))
+        .assume_fresh()
+        .connect()
+        .await
+        .expect_err("refused");
+    let Error::Invalid(Invalid::Node { error: node, .. }) = &error else {
+        panic!("{error:?}");
+    };
+    assert!(matches!(node, NodeError::SameServer { .. }), "{node:?}");
+}
+
+#[tokio::test]
+async fn clients_with_other_constants_are_refused() {
+    let servers = RedisServer::start_many(1);
+    let first = client(&servers).await;
+    let _lease = first.mutex("a").with_options(patient).lock().await;
+    let second = builder(&servers).skew(Duration::from_secs(3));
+    let error = second.connect().await.expect_err("refused");
+    let text = error.to_string();
+    assert!(text.contains("skew=10s") && text.contains("skew=3s"), "{text}");
+    assert!(text.contains("leasehold:epoch"), "{text}");
+}
+
+#[tokio::test]
+async fn bad_urls_are_refused_without_being_shown() {
+    for url in [
+        "",
+        "127.0.0.1:6379",
+        "http://:hunter2@127.0.0.1",
+        "redis://:hunter2@127.0.0.1:99999",
+        "redis://:hunter2@127.0.0.1/notanumber",
+        "redis://",
+        "redis+unix://",
+    ] {
+        let error = Client::builder().node("redis://127.0.0.1").node(url).build();
+        let error = error.expect_err(url);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("node 2"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let none = Client::builder().build();
+    assert!(matches!(none, Err(Error::Invalid(Invalid::NoNodes))));
+    let many = Client::builder().nodes(vec!["redis://127.0.0.1"; 65]).build();
+    assert!(matches!(many, Err(Error::Invalid(Invalid::Number { .. }))));
+}

@@ -1,0 +1,160 @@
+//! Servers, or things in between, that answer what was not asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold::node::NodeError;
+use leasehold::{Client, Error, Options, Story};
+use leasehold_testkit::RedisServer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{copies, patient, until};
+
+/// Forwards to a server, and lets `meddle` change what comes back.
+async fn proxy(
+    server: &RedisServer,
+    meddle: impl Fn(usize, Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let (port, meddle) = (server.port(), Arc::new(meddle));
+    let replies = Arc::new(AtomicUsize::new(0));
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let (meddle, replies) = (Arc::clone(&meddle), Arc::clone(&replies));
+            tokio::spawn(async move {
+                let mut far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+                let (mut from_near, mut to_near) = near.split();
+                let (mut from_far, mut to_far) = far.split();
+                let back = async {
+                    let mut buffer = vec![0; 65536];
+                    loop {
+                        let read = from_far.read(&mut buffer).await.unwrap_or(0);
+                        let number = replies.fetch_add(1, Ordering::Relaxed);
+                        let changed = meddle(number, buffer[..read].to_vec());
+                        if read == 0 || to_near.write_all(&changed).await.is_err() {
+                            return;
+                        }
+                    }
+                };
+                tokio::select! {
+                    () = back => {}
+                    _ = tokio::io::copy(&mut from_near, &mut to_far) => {}
+                }
+            });
+        }
+    });
+    url
+}
+
+/// An unsolicited reply shifts all that follow by one. Each reply carries its request's
+/// token, so none is taken for another's, and the connection is dropped.
+#[tokio::test]
+async fn an_unsolicited_reply_never_grants_a_lock() {
+    let server = RedisServer::start();
+    // After the handshake, every fifth reply is preceded by one that nobody asked for.
+    let url = proxy(&server, |number, reply| match number {
+        0..4 => reply,
+        n if n % 5 == 0 => [&b":1\r\n"[..], &reply].concat(),
+        _ => reply,
+    })
+    .await;
+    let client = Client::builder().node(url).assume_fresh().build().unwrap();
+    let (mut leases, mut protocol_errors) = (0, 0);
+    for i in 0..200 {
+        let name = format!("a{}", i % 7);
+        match client.mutex(&name).with_options(patient).try_lock().await {
+            Ok(Some(lease)) => {
+                // If we believe we hold it, the server agrees.
+                let value = server.get(name.as_bytes()).expect("a value");
+                let token = leasehold::Holder::parse(&value).token;
+                assert_eq!(token, Some(lease.token()));
+                leases += 1;
+                lease.release().await;
+            }
+            Ok(None) => {}
+            Err(error @ Error::NoMajority(_)) => {
+                let story = &error.nodes()[0].story;
+                protocol_errors += usize::from(matches!(
+                    story,
+                    Story::Failed(NodeError::Protocol { .. })
+                ));
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert!(leases > 0, "it never worked");
+    assert!(protocol_errors > 0, "it was never noticed");
+}
+
+/// A late reply must never answer the next request.
+#[tokio::test]
+async fn a_late_reply_answers_nothing_else() {
+    let mut servers = RedisServer::start_many(1);
+    let client = super::client(&servers).await;
+    let quick = |o: Options| o.ttl(super::LONG).node_timeout(Duration::from_millis(50));
+    for round in 0..3 {
+        let name = format!("late{round}");
+        let mutex = client.mutex(&name).with_options(patient);
+        mutex.lock().await.expect("a lease").release().await;
+        servers[0].stop();
+        let timed_out = client.mutex(&name).with_options(quick).try_lock().await;
+        assert!(timed_out.is_err(), "{timed_out:?}");
+        servers[0].resume();
+        // Another name, at once: the late reply about the first must not answer this.
+        let other = format!("other{round}");
+        let lease = client.mutex(&other).with_options(patient).lock().await;
+        let lease = lease.expect("a lease");
+        let value = servers[0].get(other.as_bytes()).expect("a value");
+        assert_eq!(leasehold::Holder::parse(&value).token, Some(lease.token()));
+        lease.release().await;
+        until("free", || copies(&servers, &name) == 0).await;
+    }
+}
+
+/// Whatever a server says, it is an error with a name; nothing panics and nothing is
+/// granted. (The replies are those of the handshake.)
+#[tokio::test]
+async fn nonsense_is_an_error() {
+    for (reply, expected) in [
+        (&b"+PONG\r\n"[..], "unexpected reply"),
+        (b":12345678901234\r\n", "unexpected reply"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not what a Redis server says"),
+        (b"*3\r\n$5\r\nEPOCH\r\n$-1\r\n$-1\r\n", "unexpected reply"),
+        (b"-LOADING Redis is loading the dataset in memory\r\n", "loading"),
+        (b"-MOVED 3999 127.0.0.1:6381\r\n", "Redis Cluster"),
+        (b"-MISCONF Redis is configured to save RDB snapshots\r\n", "MISCONF"),
+        (b"-ERR \x1b[2J odd bytes\r\n", "\\u{1b}[2J odd bytes"),
+        (b"-ERR \xff\xfe\r\n", "not what a Redis server says"),
+        (b"-READONLY You can't write against a read only replica.\r\n", "read-only"),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut buffer = [0; 65536];
+                    // One reply for every request, whatever was asked.
+                    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                        let requests = buffer[..read].windows(3).filter(|w| {
+                            w[0] == b'*' && w[1].is_ascii_digit()
+                        });
+                        for _ in 0..requests.count() {
+                            if stream.write_all(reply).await.is_err() {
+                                return;
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let client = Client::builder().node(url).assume_fresh().build().unwrap();
+        let patient = |o: Options| patient(o).node_timeout(Duration::from_secs(3));
+        let error = client.mutex("a").with_options(patient).try_lock().await;
+        let text = error.expect_err("nonsense").to_string();
+        assert!(text.contains(expected), "{expected}: {text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+}

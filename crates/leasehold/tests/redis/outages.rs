@@ -1,0 +1,202 @@
+//! Nodes that are dead or silent.
+
+use std::time::{Duration, Instant};
+
+use leasehold::node::NodeError;
+use leasehold::{Error, Options, Story};
+use leasehold_testkit::RedisServer;
+
+use super::{LONG, builder, client, copies, patient, pause, until};
+
+const TIMEOUT: Duration = Duration::from_millis(250);
+
+/// A majority of five is gone: told within the node timeout, and nothing is left.
+#[tokio::test]
+async fn three_of_five_killed_is_no_majority() {
+    let mut servers = RedisServer::start_many(5);
+    let client = client(&servers).await;
+    for server in &mut servers[..3] {
+        server.kill();
+    }
+    for round in 0..5 {
+        let start = Instant::now();
+        let error = client.mutex("a").try_lock().await.expect_err("an outage");
+        let took = start.elapsed();
+        assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
+        // Once the nodes are known to be dead it is at once; a machine may be slow.
+        assert!(took < TIMEOUT * 8, "round {round}: {took:?}");
+        let failed = |report: &&leasehold::NodeReport| matches!(report.story, Story::Failed(_));
+        assert_eq!(error.nodes().iter().filter(failed).count(), 3, "{error}");
+    }
+    until("free", || copies(&servers[3..], "a") == 0).await;
+    // Back again without anybody's help (the nodes restart empty: `assume_fresh`).
+    for server in &mut servers[..3] {
+        server.restart();
+    }
+    let mutex = client.mutex("a").with_options(patient);
+    mutex.lock().await.expect("healed").release().await;
+}
+
+/// The same when they are silent.
+#[tokio::test]
+async fn three_of_five_silent_is_no_majority() {
+    let mut servers = RedisServer::start_many(5);
+    let client = client(&servers).await;
+    for server in &mut servers[..3] {
+        server.stop();
+    }
+    let start = Instant::now();
+    let error = client.mutex("a").try_lock().await.expect_err("an outage");
+    assert!(start.elapsed() >= TIMEOUT.mul_f64(0.9), "{error}");
+    assert!(start.elapsed() < TIMEOUT * 8, "{:?}", start.elapsed());
+    assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
+    for server in &mut servers {
+        server.resume();
+    }
+    // What the silent ones took in the end is given back: long before the TTL of 10 s.
+    let mutex = client.mutex("a").with_options(|o| o.outage_patience(LONG));
+    let lease = mutex.lock_timeout(Duration::from_secs(9)).await;
+    lease.expect("healed").release().await;
+    until("free", || copies(&servers, "a") == 0).await;
+}
+
+/// A request that timed out must not leave a lock behind.
+#[tokio::test]
+async fn a_timed_out_acquire_is_given_back() {
+    let mut servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let warm = client.mutex("warm").with_options(patient).lock().await;
+    warm.expect("a lease").release().await;
+    servers[0].stop();
+    let ttl = |o: Options| o.ttl(LONG).node_timeout(Duration::from_millis(100));
+    let mutex = client.mutex("a").with_options(ttl);
+    let error = mutex.try_lock().await.expect_err("silent");
+    let story = &error.nodes()[0].story;
+    assert!(
+        matches!(story, Story::Failed(NodeError::TimedOut { .. })),
+        "{error}"
+    );
+    servers[0].resume();
+    let start = Instant::now();
+    until("given back", || copies(&servers, "a") == 0).await;
+    let mutex = client.mutex("a").with_options(patient);
+    mutex.lock().await.expect("free").release().await;
+    assert!(start.elapsed() < LONG, "the TTL freed it");
+}
+
+/// Two of five may fail while the lock is in use, in any way.
+#[tokio::test]
+async fn two_of_five_may_die_or_go_silent() {
+    let mut servers = RedisServer::start_many(5);
+    let client = client(&servers).await;
+    let mutex = client.mutex("a").with_options(patient);
+    let held = client.mutex("held").with_options(patient).lock().await;
+    let held = held.expect("a lease");
+    let mut last = 0;
+    for fault in 0..4 {
+        match fault {
+            0 => servers[0].kill(),
+            1 => servers[1].stop(),
+            2 => servers[1].kill(),
+            _ => servers[0].restart(),
+        }
+        for _ in 0..20 {
+            let lease = mutex.lock().await.expect("a majority is left");
+            assert!(lease.token() > last);
+            last = lease.token();
+            lease.release().await;
+        }
+        held.extend().await.expect("a majority is left");
+    }
+    assert_eq!(held.release().await, leasehold::Released::Released);
+}
+
+/// A failed renewal changes nothing: a stall does not destroy a lease that has time left.
+#[tokio::test]
+async fn a_stall_of_the_majority_does_not_end_a_lease() {
+    let mut servers = RedisServer::start_many(3);
+    let client = client(&servers).await;
+    let mutex = client.mutex("a").with_options(|o| o.ttl(Duration::from_secs(30)));
+    let lease = mutex.lock_timeout(LONG).await.expect("a lease");
+    servers[0].stop();
+    servers[1].stop();
+    let error = lease.extend().await.expect_err("an outage");
+    assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
+    assert!(lease.is_valid());
+    pause(700).await;
+    servers[0].resume();
+    servers[1].resume();
+    let before = lease.deadline();
+    let start = Instant::now();
+    while lease.extend().await.is_err() {
+        assert!(start.elapsed() < Duration::from_secs(25));
+        pause(20).await;
+    }
+    assert!(lease.deadline() > before);
+    assert_eq!(copies(&servers, "a"), 3);
+    assert_eq!(lease.release().await, leasehold::Released::Released);
+}
+
+/// The holder of a lease is told in time when no server answers any more.
+#[tokio::test]
+async fn a_lost_majority_is_signalled_before_the_deadline() {
+    let mut servers = RedisServer::start_many(3);
+    let client = client(&servers).await;
+    let mutex = client.mutex("a").with_options(|o| o.ttl(Duration::from_secs(3)));
+    let lease = mutex.lock_timeout(LONG).await.expect("a lease");
+    servers[0].stop();
+    servers[2].kill();
+    lease.lost().await;
+    let late = leasehold::Moment::now().saturating_duration_since(lease.deadline());
+    assert_eq!(late, Duration::ZERO);
+    assert!(!lease.is_valid());
+}
+
+/// An extend counts the majority of all nodes, not of those that granted the lease.
+#[tokio::test]
+async fn an_extend_needs_a_majority_of_all_nodes() {
+    let mut servers = RedisServer::start_many(5);
+    servers[0].kill();
+    servers[1].kill();
+    let client = builder(&servers).build().unwrap();
+    let mutex = client.mutex("a").with_options(patient);
+    let lease = mutex.lock().await.expect("three of five");
+    servers[2].kill();
+    // Two of the three that granted it are left: not enough.
+    let error = lease.extend().await.expect_err("two of five");
+    assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
+    // A node that comes back empty joins the lease? Only if it has not forgotten since:
+    // it has, so it refuses.
+    servers[0].restart();
+    until("connected", || servers[0].get(b"leasehold:epoch").is_some()).await;
+    assert!(lease.extend().await.is_err());
+}
+
+/// A network that eats packets to one node costs nothing.
+#[tokio::test]
+async fn a_black_holed_node_delays_nobody() {
+    let servers = RedisServer::start_many(2);
+    // Accepts connections (the kernel does) and never says a word.
+    let hole = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let hole_url = format!("redis://{}", hole.local_addr().unwrap());
+    let client = builder(&servers).node(hole_url).build().unwrap();
+    let warm = client.mutex("warm").with_options(patient).lock().await;
+    warm.expect("two of three").release().await;
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..10)
+        .map(|i| {
+            let mutex = client.mutex(format!("a{i}"));
+            tokio::spawn(async move {
+                // A TTL of one second leaves no time to wait for the third node.
+                let mutex = mutex.with_options(|o| o.ttl(Duration::from_secs(1)));
+                let lease = mutex.lock().await.expect("two of three");
+                lease.release().await
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(5), "one after the other: {took:?}");
+}

@@ -1,0 +1,184 @@
+//! Nodes that lose their memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::node::Vote;
+use leasehold::{Client, Error, Options, Released, Story};
+use leasehold_testkit::RedisServer;
+
+use super::{LONG, client, copies, patient, pause, until};
+
+const GUARD: Duration = Duration::from_secs(4);
+
+/// Servers that have been up for longer than the guard, and a client that minds it.
+async fn guarded(count: usize) -> (Vec<RedisServer>, Client) {
+    let servers = RedisServer::start_many(count);
+    let client = Client::builder()
+        .nodes(servers.iter().map(RedisServer::url))
+        .restart_guard(GUARD)
+        .options(short(Options::default()))
+        .build()
+        .unwrap();
+    let lease = client.mutex("warm").lock().await.expect("up for long enough");
+    lease.release().await;
+    (servers, client)
+}
+
+fn short(options: Options) -> Options {
+    options
+        .ttl(Duration::from_secs(3))
+        .node_timeout(Duration::from_secs(2))
+        .outage_patience(LONG)
+}
+
+fn quarantined(story: &Story) -> bool {
+    matches!(story, Story::Voted(Vote::Quarantined { .. }))
+}
+
+/// The failure that Redlock is known for: a node that restarts empty votes a second time
+/// while the first lease still runs. Ours does not.
+#[tokio::test]
+async fn a_restarted_node_does_not_vote_before_its_time() {
+    let (mut servers, client) = guarded(3).await;
+    // The lease is on nodes 0 and 1 only; then node 1 forgets it, and node 2 is back.
+    servers[2].kill();
+    let lease = client.mutex("a").lock().await.expect("two of three");
+    servers[1].restart();
+    servers[2].restart();
+    let restarted = Instant::now();
+    let mut seen = 0;
+    let mut stories = 0;
+    while restarted.elapsed() < GUARD - Duration::from_millis(500) {
+        match client.mutex("b").try_lock().await {
+            Err(error @ Error::NoMajority(_)) => {
+                let nodes = error.nodes();
+                seen += nodes.iter().filter(|n| quarantined(&n.story)).count();
+                stories += usize::from(error.to_string().contains("votes again in"));
+            }
+            other => panic!("voted too early: {other:?}"),
+        }
+        pause(50).await;
+    }
+    assert!(seen > 0 && stories > 0, "the quarantine is visible");
+    // In the end they vote again, with a larger token.
+    let token = lease.token();
+    drop(lease);
+    let next = client.mutex("a").lock().await.expect("in the end");
+    assert!(restarted.elapsed() >= GUARD - Duration::from_secs(1));
+    assert!(next.token() > token);
+}
+
+/// A server that has long been up is usable at once; one that has not is not.
+#[tokio::test]
+async fn a_new_server_waits_unless_assumed_fresh() {
+    let servers = RedisServer::start_many(3);
+    let urls = || servers.iter().map(RedisServer::url);
+    let careful = Client::builder().nodes(urls()).connect().await.unwrap();
+    let error = careful.mutex("a").try_lock().await.expect_err("too early");
+    assert!(error.nodes().iter().all(|n| quarantined(&n.story)), "{error}");
+    let fresh = Client::builder().nodes(urls()).assume_fresh();
+    let fresh = fresh.connect().await.unwrap();
+    let lease = fresh.mutex("a").with_options(patient).lock().await;
+    lease.expect("assumed fresh").release().await;
+}
+
+/// Scripts that the server forgot are sent again, within the same call.
+#[tokio::test]
+async fn script_flush_is_not_noticed() {
+    let servers = RedisServer::start_many(3);
+    let client = client(&servers).await;
+    let mutex = client.mutex("a").with_options(patient);
+    for _ in 0..20 {
+        for server in &servers {
+            assert_eq!(server.command(&[b"SCRIPT", b"FLUSH"]), "+OK\r\n");
+        }
+        let lease = mutex.try_lock().await.expect("no error").expect("free");
+        for server in &servers {
+            assert_eq!(server.command(&[b"SCRIPT", b"FLUSH"]), "+OK\r\n");
+        }
+        lease.extend().await.expect("extended");
+        assert_eq!(lease.release().await, Released::Released);
+    }
+}
+
+/// FLUSHALL takes the locks away, which nobody can help; tokens grow all the same, and a
+/// holder whose lock is gone is told at its next renewal.
+#[tokio::test]
+async fn flushall_loses_locks_and_no_tokens() {
+    let servers = RedisServer::start_many(3);
+    let client = client(&servers).await;
+    let mutex = client.mutex("a").with_options(patient);
+    let mut last = 0;
+    for _ in 0..10 {
+        let lease = mutex.try_lock().await.expect("no error").expect("free");
+        assert!(lease.token() > last, "{} after {last}", lease.token());
+        last = lease.token();
+        for server in &servers {
+            assert_eq!(server.command(&[b"FLUSHALL"]), "+OK\r\n");
+        }
+        let error = lease.extend().await.expect_err("forgotten");
+        assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+        assert_eq!(lease.release().await, Released::WasLost);
+    }
+    until("free", || copies(&servers, "a") == 0).await;
+}
+
+/// SCRIPT FLUSH and FLUSHALL of single nodes while eight tasks are at work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flushes_in_the_middle_of_a_run() {
+    let servers = RedisServer::start_many(3);
+    let client = client(&servers).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..8)
+        .map(|i| {
+            let mutex = client.mutex(format!("a{}", i % 2)).with_options(patient);
+            let stop = Arc::clone(&stop);
+            tokio::spawn(async move {
+                let mut leases = 0;
+                while !stop.load(Ordering::Relaxed) || leases == 0 {
+                    let lease = mutex.lock().await.expect("a lease");
+                    leases += 1;
+                    lease.release().await;
+                }
+                leases
+            })
+        })
+        .collect();
+    for round in 0..60 {
+        let server = &servers[round % 3];
+        let command: &[&[u8]] = match round % 2 {
+            0 => &[b"SCRIPT", b"FLUSH"],
+            _ => &[b"FLUSHALL"],
+        };
+        assert_eq!(server.command(command), "+OK\r\n");
+        pause(20).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        assert!(task.await.expect("no panic") > 0);
+    }
+    assert_eq!(client.shutdown(LONG).await, 0);
+    until("free", || copies(&servers, "a0") + copies(&servers, "a1") == 0).await;
+}
+
+/// A restart with an old snapshot: the lock and the fence in it are out of date.
+#[tokio::test]
+async fn an_old_snapshot_gives_no_old_tokens() {
+    let mut servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let mutex = client.mutex("a").with_options(patient);
+    let first = mutex.lock().await.expect("a lease");
+    assert_eq!(servers[0].command(&[b"SAVE"]), "+OK\r\n");
+    first.release().await;
+    let second = mutex.lock().await.expect("a lease");
+    let token = second.token();
+    second.release().await;
+    // The snapshot has the first lease's lock and fence.
+    servers[0].restart();
+    until("the snapshot is back", || copies(&servers, "a") == 1).await;
+    assert_eq!(servers[0].command(&[b"DEL", b"a"]), ":1\r\n");
+    let third = mutex.lock().await.expect("a lease");
+    assert!(third.token() > token, "{} after {token}", third.token());
+}

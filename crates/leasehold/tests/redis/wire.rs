@@ -1,0 +1,128 @@
+//! What stands on the server, and the ways to get there.
+
+use std::time::Duration;
+
+use leasehold::{Client, Holder};
+use leasehold_testkit::RedisServer;
+
+use super::{client, copies, patient, until};
+
+fn pttl(server: &RedisServer, key: &[u8]) -> i64 {
+    let reply = server.command(&[b"PTTL", key]);
+    reply.trim_start_matches(':').trim().parse().expect("a number")
+}
+
+/// The lock is a plain string at exactly the name, with a TTL in milliseconds.
+#[tokio::test]
+async fn the_lock_is_a_plain_string_with_a_ttl() {
+    let servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let mutex = client.mutex("orders/42").with_options(patient);
+    let lease = mutex.lock().await.expect("a lease");
+    assert_eq!(servers[0].command(&[b"TYPE", b"orders/42"]), "+string\r\n");
+    let ttl = pttl(&servers[0], b"orders/42");
+    assert!((1..=30_000).contains(&ttl), "{ttl}");
+    let value = servers[0].get(b"orders/42").expect("a value");
+    assert_eq!(Holder::parse(&value).token, Some(lease.token()));
+    // What any other library does on the same name.
+    let set = [&b"SET"[..], b"orders/42", b"other", b"NX", b"PX", b"1000"];
+    assert_eq!(servers[0].command(&set), "$-1\r\n");
+    lease.release().await;
+    assert_eq!(servers[0].command(&set), "+OK\r\n");
+}
+
+/// Fences do not stay for ever, and outlive the lock by far.
+#[tokio::test]
+async fn the_fence_expires_a_day_after_its_last_use() {
+    let servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let lease = client.mutex("a").with_options(patient).lock().await;
+    let lease = lease.expect("a lease");
+    let key = b"leasehold:fence:{a}";
+    let day = 24 * 3600 * 1000;
+    assert!((day..day * 2).contains(&pttl(&servers[0], key)));
+    let fence = servers[0].get(key).expect("a fence");
+    assert_eq!(fence, lease.token().to_string().into_bytes(), "not rounded");
+    lease.extend().await.expect("extended");
+    assert_eq!(servers[0].get(key).expect("a fence"), fence);
+    let token = lease.token();
+    lease.release().await;
+    let raised = servers[0].get(key).expect("a fence");
+    assert_eq!(raised, (token + 1).to_string().into_bytes());
+    assert!((day..day * 2).contains(&pttl(&servers[0], key)));
+}
+
+/// A lock that `min_hold` keeps has a value that nobody can use, and a TTL.
+#[tokio::test]
+async fn a_kept_lock_has_no_owner() {
+    let servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let mutex = client.mutex("a").with_options(patient);
+    let mutex = mutex.with_options(|o| o.min_hold(Duration::from_secs(3600)));
+    let lease = mutex.lock().await.expect("a lease");
+    let owner = servers[0].get(b"a").expect("a value");
+    lease.release().await;
+    let kept = servers[0].get(b"a").expect("still taken");
+    assert!(!kept.windows(40).any(|part| part == &owner[..40]));
+    let ttl = pttl(&servers[0], b"a");
+    assert!((3_500_000..=3_600_000).contains(&ttl), "{ttl}");
+}
+
+#[tokio::test]
+async fn unix_sockets_and_databases_work() {
+    let server = RedisServer::start_with(&["--requirepass", "p&w"]);
+    let socket = server.dir().join("redis.sock");
+    let url = format!("redis+unix://{}?db=3&pass=p%26w", socket.display());
+    let client = Client::builder().node(url).connect().await.expect("connected");
+    let mutex = client.mutex("a").with_options(patient);
+    let lease = mutex.lock().await.expect("a lease");
+    let error = mutex.lock_timeout(Duration::ZERO).await.expect_err("held");
+    assert!(error.to_string().contains("redis.sock/3"), "{error}");
+    assert!(!error.to_string().contains("p&w"));
+    // The same database by another way.
+    let url = format!("redis://:p%26w@127.0.0.1:{}/3", server.port());
+    let other = Client::builder().node(url).connect().await.expect("connected");
+    assert!(other.mutex("a").try_lock().await.unwrap().is_none());
+    lease.release().await;
+}
+
+/// Even N works: eight contenders on four nodes get on, split votes or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_even_number_of_nodes_makes_progress() {
+    for count in [2, 4] {
+        let servers = RedisServer::start_many(count);
+        let mut tasks = Vec::new();
+        for _ in 0..8 {
+            let mutex = client(&servers).await.mutex("a").with_options(patient);
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..5 {
+                    mutex.lock().await.expect("a lease").release().await;
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        until("free", || copies(&servers, "a") == 0).await;
+    }
+}
+
+/// Requests of many tasks share one connection per node.
+#[tokio::test]
+async fn one_connection_serves_all_tasks() {
+    let servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let tasks: Vec<_> = (0..200)
+        .map(|i| {
+            let mutex = client.mutex(format!("a{i}")).with_options(patient);
+            tokio::spawn(async move { mutex.lock().await.expect("a lease").release().await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let list = servers[0].command(&[b"CLIENT", b"LIST"]);
+    assert_eq!(list.matches("lib-name=leasehold").count().max(1), 1, "{list}");
+    // This connection and the client's.
+    assert_eq!(list.matches(" addr=").count(), 2, "{list}");
+}
