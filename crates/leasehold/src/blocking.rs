@@ -1,0 +1,262 @@
+//! The same for programs without async: the same names, and calls that block.
+//!
+//! A background thread of the client's own does the I/O and the renewal, so leases are
+//! kept while the program computes.
+//!
+//! ```
+//! use leasehold::blocking::Client;
+//!
+//! let client = Client::in_memory();
+//! let lease = client.mutex("orders/42").lock()?;
+//! println!("token {}", lease.token());
+//! lease.release();
+//! # Ok::<(), leasehold::Error>(())
+//! ```
+//!
+//! Must not be used inside of an async runtime: these calls block the thread, and a
+//! runtime's thread panics when it is blocked like this.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Handle, Runtime};
+
+use crate::{Builder, Error, Moment, Name, Options, Released};
+
+/// The background thread. Ends, without waiting for anything, with its last handle.
+struct Background {
+    runtime: Option<Runtime>,
+}
+
+impl Background {
+    fn start() -> Arc<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("leasehold")
+            .enable_all()
+            .build()
+            .expect("a background thread can be started");
+        let runtime = Some(runtime);
+        Arc::new(Self { runtime })
+    }
+
+    fn handle(&self) -> &Handle {
+        self.runtime
+            .as_ref()
+            .expect("it is there until dropped")
+            .handle()
+    }
+
+    fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+        self.handle().block_on(work)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // May be dropped anywhere, also where blocking is not allowed.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A blocking [`crate::Client`].
+#[derive(Clone)]
+pub struct Client {
+    inner: crate::Client,
+    background: Arc<Background>,
+}
+
+impl Client {
+    /// Makes the client that `builder` describes and waits until its nodes have been
+    /// reached; see [`Builder::connect`].
+    ///
+    /// ```no_run
+    /// let builder = leasehold::Client::builder().node("redis://localhost");
+    /// let client = leasehold::blocking::Client::connect(builder)?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Builder::connect`].
+    pub fn connect(builder: Builder) -> Result<Self, Error> {
+        let background = Background::start();
+        let inner = background.block_on(builder.connect())?;
+        Ok(Self { inner, background })
+    }
+
+    /// Makes the client that `builder` describes without waiting; see [`Builder::build`].
+    ///
+    /// # Errors
+    /// Those of [`Builder::build`].
+    pub fn build(builder: Builder) -> Result<Self, Error> {
+        let background = Background::start();
+        let inner = background.block_on(async { builder.build() })?;
+        Ok(Self { inner, background })
+    }
+
+    /// See [`crate::Client::in_memory`].
+    #[must_use]
+    pub fn in_memory() -> Self {
+        let background = Background::start();
+        let inner = background.block_on(async { crate::Client::in_memory() });
+        Self { inner, background }
+    }
+
+    /// See [`crate::Client::mutex`].
+    #[must_use]
+    pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
+        Mutex {
+            inner: self.inner.mutex(name),
+            background: Arc::clone(&self.background),
+        }
+    }
+
+    /// See [`crate::Client::ready`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Client::ready`].
+    pub fn ready(&self, timeout: Duration) -> Result<(), Error> {
+        self.background.block_on(self.inner.ready(timeout))
+    }
+
+    /// See [`crate::Client::shutdown`]. Without it, what was dropped just before the
+    /// program ends may stay locked until its TTL.
+    pub fn shutdown(&self, grace: Duration) -> usize {
+        self.background.block_on(self.inner.shutdown(grace))
+    }
+}
+
+/// A blocking [`crate::Mutex`].
+#[derive(Clone)]
+pub struct Mutex {
+    inner: crate::Mutex,
+    background: Arc<Background>,
+}
+
+impl Mutex {
+    /// See [`crate::Mutex::with_options`].
+    #[must_use]
+    pub fn with_options(mut self, change: impl FnOnce(Options) -> Options) -> Self {
+        self.inner = self.inner.with_options(change);
+        self
+    }
+
+    /// See [`crate::Mutex::lock`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Mutex::lock`].
+    pub fn lock(&self) -> Result<Lease, Error> {
+        let lease = self.background.block_on(self.inner.lock())?;
+        Ok(self.lease(lease))
+    }
+
+    /// See [`crate::Mutex::try_lock`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Mutex::try_lock`].
+    pub fn try_lock(&self) -> Result<Option<Lease>, Error> {
+        let lease = self.background.block_on(self.inner.try_lock())?;
+        Ok(lease.map(|lease| self.lease(lease)))
+    }
+
+    /// See [`crate::Mutex::lock_timeout`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Mutex::lock_timeout`].
+    pub fn lock_timeout(&self, timeout: Duration) -> Result<Lease, Error> {
+        let lease = self.background.block_on(self.inner.lock_timeout(timeout))?;
+        Ok(self.lease(lease))
+    }
+
+    /// Takes the lock, runs `work`, and gives the lock back. A closure cannot be stopped
+    /// from outside: one that takes long looks at [`Lease::is_valid`] now and then. If
+    /// the lease was lost on the way, the error is [`Error::Lost`].
+    ///
+    /// # Errors
+    /// Those of [`lock`](Mutex::lock), and [`Error::Lost`].
+    pub fn with<T>(&self, work: impl FnOnce(&Lease) -> T) -> Result<T, Error> {
+        let lease = self.lock()?;
+        let value = work(&lease);
+        let (name, token) = (lease.name().clone(), lease.token());
+        match lease.release() {
+            Released::Released => Ok(value),
+            Released::WasLost => Err(Error::Lost { name, token }),
+        }
+    }
+
+    fn lease(&self, inner: crate::Lease) -> Lease {
+        Lease {
+            inner,
+            background: Arc::clone(&self.background),
+        }
+    }
+}
+
+/// A blocking [`crate::Lease`]. Released when dropped.
+#[must_use = "a lease that is dropped is released at once"]
+pub struct Lease {
+    inner: crate::Lease,
+    background: Arc<Background>,
+}
+
+impl Lease {
+    /// See [`crate::Lease::token`].
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.inner.token()
+    }
+
+    /// See [`crate::Lease::name`].
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        self.inner.name()
+    }
+
+    /// See [`crate::Lease::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Moment {
+        self.inner.deadline()
+    }
+
+    /// See [`crate::Lease::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.inner.remaining()
+    }
+
+    /// See [`crate::Lease::is_valid`].
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.inner.is_valid()
+    }
+
+    /// Blocks until the lease is lost, at most `timeout`; whether it is. See
+    /// [`crate::Lease::lost`].
+    #[must_use]
+    pub fn lost(&self, timeout: Duration) -> bool {
+        let lost = async { tokio::time::timeout(timeout, self.inner.lost()).await };
+        self.background.block_on(lost).is_ok()
+    }
+
+    /// See [`crate::Lease::extend`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Lease::extend`].
+    pub fn extend(&self) -> Result<(), Error> {
+        self.background.block_on(self.inner.extend())
+    }
+
+    /// See [`crate::Lease::release`].
+    pub fn release(self) -> Released {
+        self.background.block_on(self.inner.release())
+    }
+}
+
+impl std::fmt::Debug for Lease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(f)
+    }
+}

@@ -58,6 +58,11 @@ fn open(info: ConnectionInfo, settings: &NodeSettings) -> redis::RedisResult<red
     if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
         return redis::Client::open(info);
     }
+    // rustls wants to be told which cryptography to use, unless the program has chosen.
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Somebody may have been quicker, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
     let certificates = redis::TlsCertificates {
         client_tls: settings.tls.client.clone().map(|(client_cert, client_key)| {
             redis::ClientTlsConfig {

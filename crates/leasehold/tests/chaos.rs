@@ -1,0 +1,176 @@
+//! Thirty seconds of random kills, stops and restarts of five real servers, while eight
+//! contenders increment one counter through a fenced check. Nothing may be lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Error, Lease, Options};
+use leasehold_testkit::RedisServer;
+
+const TTL: Duration = Duration::from_secs(2);
+/// How long the servers are tormented.
+const STORM: Duration = Duration::from_secs(30);
+
+/// A resource that checks tokens: it keeps the largest that it has seen and refuses a
+/// smaller one, **reads included**, atomically with the operation.
+#[derive(Default)]
+struct Register {
+    inner: std::sync::Mutex<(u64, u64)>,
+}
+
+impl Register {
+    fn read(&self, token: u64) -> Option<u64> {
+        let mut inner = self.inner.lock().unwrap();
+        (token >= inner.0).then(|| {
+            inner.0 = token;
+            inner.1
+        })
+    }
+
+    fn write(&self, token: u64, value: u64) -> bool {
+        let mut inner = self.inner.lock().unwrap();
+        if token >= inner.0 {
+            *inner = (token, value);
+            return true;
+        }
+        false
+    }
+}
+
+/// What the contenders share.
+#[derive(Default)]
+struct Run {
+    register: Register,
+    /// Increments that the register accepted.
+    written: AtomicU64,
+    refused: AtomicU64,
+    leases: AtomicU64,
+    outages: AtomicU64,
+    /// The largest token of all leases that were had so far.
+    largest: AtomicU64,
+    over: AtomicBool,
+}
+
+#[test]
+fn nothing_is_lost_while_servers_die() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed} (of the torment; the servers have a mind of their own)");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(storm(fastrand::Rng::with_seed(seed)));
+}
+
+async fn storm(mut random: fastrand::Rng) {
+    let mut servers = RedisServer::start_many(5);
+    let run = Arc::new(Run::default());
+    let mut contenders = Vec::new();
+    for number in 0..8 {
+        let client = client(&servers, random.bool());
+        contenders.push(tokio::spawn(contend(client, number, Arc::clone(&run))));
+    }
+    let start = Instant::now();
+    while start.elapsed() < STORM {
+        torment(&mut servers, &mut random);
+        tokio::time::sleep(Duration::from_millis(random.u64(20..500))).await;
+    }
+    for server in &mut servers {
+        server.restart();
+    }
+    // Progress after healing: once the guard is over, everybody gets the lock again.
+    let before = run.leases.load(Ordering::SeqCst);
+    let healed = Instant::now();
+    while run.leases.load(Ordering::SeqCst) < before + 20 {
+        assert!(healed.elapsed() < Duration::from_secs(60), "no progress");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    run.over.store(true, Ordering::SeqCst);
+    for contender in contenders {
+        contender.await.expect("no contender fails");
+    }
+    let count = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+    let (written, value) = (count(&run.written), run.register.inner.lock().unwrap().1);
+    println!(
+        "{} leases, {written} increments, {} refused by the fence, {} outages",
+        count(&run.leases),
+        count(&run.refused),
+        count(&run.outages)
+    );
+    assert_eq!(written, value, "lost updates");
+    assert!(written >= 20, "nothing was tried");
+}
+
+/// Some mind the restart guard, as they should. Others vote at once: their exclusion is
+/// gone with a node's memory, and the fence must make up for it.
+fn client(servers: &[RedisServer], guarded: bool) -> Client {
+    let options = Options::default()
+        .ttl(TTL)
+        .retry_delay(Duration::from_millis(20))
+        .outage_patience(Duration::from_millis(200));
+    let builder = Client::builder()
+        .nodes(servers.iter().map(RedisServer::url))
+        .restart_guard(TTL)
+        .options(options);
+    let builder = if guarded { builder } else { builder.assume_fresh() };
+    builder.build().expect("a client")
+}
+
+fn torment(servers: &mut [RedisServer], random: &mut fastrand::Rng) {
+    let victim = random.usize(..servers.len());
+    let server = &mut servers[victim];
+    match random.u8(..9) {
+        0 => server.kill(),
+        1 | 2 => server.stop(),
+        3..7 => server.resume(),
+        _ => server.restart(),
+    }
+}
+
+async fn contend(client: Client, number: u64, run: Arc<Run>) {
+    let mut random = fastrand::Rng::with_seed(number);
+    let mutex = client.mutex("counter");
+    while !run.over.load(Ordering::SeqCst) {
+        let earlier = run.largest.load(Ordering::SeqCst);
+        match mutex.lock_timeout(Duration::from_secs(1)).await {
+            Ok(lease) => {
+                // A lease that began to be asked for after another was had has a larger
+                // token, whatever happened to the servers.
+                assert!(lease.token() > earlier, "{} after {earlier}", lease.token());
+                run.largest.fetch_max(lease.token(), Ordering::SeqCst);
+                run.leases.fetch_add(1, Ordering::SeqCst);
+                increment(&lease, &run, &mut random).await;
+                // In every way in which a lease can end.
+                match random.u8(..3) {
+                    0 => drop(lease),
+                    _ => drop(lease.release().await),
+                }
+            }
+            Err(Error::NoMajority(_)) => {
+                run.outages.fetch_add(1, Ordering::SeqCst);
+            }
+            Err(Error::TimedOut { .. }) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+async fn increment(lease: &Lease, run: &Run, random: &mut fastrand::Rng) {
+    let Some(value) = run.register.read(lease.token()) else {
+        run.refused.fetch_add(1, Ordering::SeqCst);
+        return;
+    };
+    // Sometimes for longer than the lease is good for, as after a pause.
+    let pause = match random.u8(..40) {
+        0 => TTL.as_millis() as u64 + 500,
+        _ => random.u64(..5),
+    };
+    tokio::time::sleep(Duration::from_millis(pause)).await;
+    if run.register.write(lease.token(), value + 1) {
+        run.written.fetch_add(1, Ordering::SeqCst);
+    } else {
+        run.refused.fetch_add(1, Ordering::SeqCst);
+    }
+}

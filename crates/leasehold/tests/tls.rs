@@ -1,0 +1,93 @@
+//! `rediss://`, with certificates made for the occasion by the `openssl` program.
+#![cfg(feature = "tls")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use leasehold::{Client, Error, Released};
+use leasehold_testkit::RedisServer;
+
+/// A directory with a certificate authority and a certificate for 127.0.0.1.
+struct Certificates(PathBuf);
+
+impl Certificates {
+    fn make() -> Self {
+        let dir = std::env::temp_dir().join(format!("leasehold-tls-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost").unwrap();
+        let key = ["-newkey", "rsa:2048", "-nodes", "-keyout"];
+        let authority = ["req", "-x509", "-days", "2", "-subj", "/CN=test-ca", "-out", "ca.pem"];
+        openssl(&dir, &[&authority[..], &key, &["ca.key"]].concat());
+        let request = ["req", "-subj", "/CN=localhost", "-out", "server.csr"];
+        openssl(&dir, &[&request[..], &key, &["server.key"]].concat());
+        let sign = [
+            "x509", "-req", "-days", "2", "-in", "server.csr", "-CA", "ca.pem", "-CAkey",
+            "ca.key", "-CAcreateserial", "-extfile", "names", "-out", "server.pem",
+        ];
+        openssl(&dir, &sign);
+        Self(dir)
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.0.join(file).display().to_string()
+    }
+
+    fn read(&self, file: &str) -> Vec<u8> {
+        std::fs::read(self.0.join(file)).unwrap()
+    }
+}
+
+impl Drop for Certificates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn openssl(dir: &Path, args: &[&str]) {
+    let mut command = Command::new("openssl");
+    let command = command.args(args).current_dir(dir).stderr(Stdio::null());
+    let status = command.status().expect("the openssl program is installed");
+    assert!(status.success(), "openssl {args:?}");
+}
+
+#[tokio::test]
+async fn tls_is_checked_both_ways() {
+    let certificates = Certificates::make();
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port().to_string()
+    };
+    let _server = RedisServer::start_with(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &certificates.path("server.pem"),
+        "--tls-key-file",
+        &certificates.path("server.key"),
+        "--tls-ca-cert-file",
+        &certificates.path("ca.pem"),
+        "--tls-auth-clients",
+        "yes",
+    ]);
+    let builder = || {
+        Client::builder()
+            .node(format!("rediss://127.0.0.1:{port}"))
+            .connect_timeout(Duration::from_secs(10))
+    };
+    let ca = || certificates.read("ca.pem");
+    // An authority that nobody knows, and then no certificate to show.
+    let stranger = builder().connect().await;
+    assert!(matches!(stranger, Err(Error::NoMajority(_))), "{stranger:?}");
+    let anonymous = builder().tls_root_certificate(ca()).connect().await;
+    assert!(matches!(anonymous, Err(Error::NoMajority(_))), "{anonymous:?}");
+    let client = builder()
+        .tls_root_certificate(ca())
+        .tls_client_certificate(certificates.read("server.pem"), certificates.read("server.key"))
+        .connect()
+        .await
+        .expect("let in");
+    let lease = client.mutex("a").lock().await.expect("a lease");
+    lease.extend().await.expect("extended");
+    assert_eq!(lease.release().await, Released::Released);
+}
