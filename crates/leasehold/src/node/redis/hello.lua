@@ -6,18 +6,19 @@
 --
 -- The record is 'run_id:constants:T', T being the server's clock in µs when the epoch
 -- began. Replies:
---   {'EPOCH', record, run_id, uptime in s}
+--   {'EPOCH', record, run_id, uptime in s, now}
 --   {'DIFFERS', constants}     other clients use other constants
 local info = redis.call('INFO', 'server')
 local run_id = string.match(info, 'run_id:(%w+)')
 local uptime = string.match(info, 'uptime_in_seconds:(%d+)')
+local time = redis.call('TIME')
+local now = string.format('%.0f', time[1] * 1000000 + time[2])
 local record = redis.call('GET', KEYS[1])
 if record then
   local run, constants = string.match(record, '^(%w+):([^:]*):%d+$')
   if run == run_id and constants ~= ARGV[1] then return {'DIFFERS', constants} end
-  if run == run_id then return {'EPOCH', record, run_id, uptime} end
+  if run == run_id then return {'EPOCH', record, run_id, uptime, now} end
 end
-local time = redis.call('TIME')
-record = run_id .. ':' .. ARGV[1] .. ':' .. string.format('%.0f', time[1] * 1000000 + time[2])
+record = run_id .. ':' .. ARGV[1] .. ':' .. now
 redis.call('SET', KEYS[1], record)
-return {'EPOCH', record, run_id, uptime}
+return {'EPOCH', record, run_id, uptime, now}

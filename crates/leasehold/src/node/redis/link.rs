@@ -23,7 +23,7 @@ use super::reply::{self, Reply, connection_error};
 use super::scripts::By;
 use super::session::{Connector, Sent, Session};
 use crate::clock::{Clock, Moment};
-use crate::node::{Call, NodeError};
+use crate::node::{Call, NodeError, Vote};
 
 const MAX_BATCH: usize = 256;
 const MAX_IN_FLIGHT: usize = 64;
@@ -352,6 +352,10 @@ impl<'a> Serving<'a> {
         for (mut job, value) in batch.jobs.into_iter().zip(values) {
             match reply::read(value, &job.call) {
                 Reply::Answer(answer) => job.call.answer(answer),
+                Reply::GrantedAt(now_us) => {
+                    self.session.learn_time(now_us, &self.link.connector);
+                    job.call.answer(Ok(Vote::Granted));
+                }
                 Reply::Garbage(error) => {
                     job.call.answer(Err(error.clone()));
                     garbage = Some(error);

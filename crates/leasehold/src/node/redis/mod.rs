@@ -5,6 +5,8 @@ mod reply;
 mod roster;
 mod scripts;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

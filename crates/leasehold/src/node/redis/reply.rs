@@ -13,6 +13,8 @@ use crate::waiter::MAX_TOKEN;
 pub(super) enum Reply {
     /// The call's answer.
     Answer(Result<Vote, NodeError>),
+    /// The call was granted, and the server's clock says this.
+    GrantedAt(u64),
     /// The server does not know the script.
     NoScript,
     /// The server's epoch is not the one that this connection knows.
@@ -50,6 +52,9 @@ fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
     }
     let vote = match (bytes(word)?, rest) {
         (b"FORGOT", []) => return Some(Reply::Forgot),
+        (b"GRANTED", [now]) if call.verb() == Verb::Acquire => {
+            return Some(Reply::GrantedAt(number(now)?));
+        }
         (b"HELD", [fence, now, Value::Int(ttl_ms), value]) => Vote::Held {
             holder: Holder::parse(bytes(value)?),
             remaining: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),
@@ -74,18 +79,21 @@ fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
 
 /// What a handshake told.
 pub(super) struct Hello {
-    pub(super) record: Vec<u8>,
-    pub(super) began_us: u64,
+    pub(super) record: String,
     pub(super) run_id: String,
     pub(super) up: Duration,
+    /// When the epoch began, by the server's clock.
+    pub(super) began_us: u64,
+    /// The server's clock.
+    pub(super) now_us: u64,
 }
 
 pub(super) fn read_hello(value: &Value, ours: &str) -> Result<Hello, NodeError> {
     let why = match value {
         Value::ServerError(error) => return Err(server_error(error)),
         Value::Array(parts) => match parts.as_slice() {
-            [word, record, run_id, up] if bytes(word) == Some(b"EPOCH") => {
-                if let Some(hello) = read_epoch(record, run_id, up) {
+            [word, record, run_id, up, now] if bytes(word) == Some(b"EPOCH") => {
+                if let Some(hello) = read_epoch(record, run_id, up, now) {
                     return Ok(hello);
                 }
                 glimpse(parts)
@@ -104,14 +112,19 @@ pub(super) fn read_hello(value: &Value, ours: &str) -> Result<Hello, NodeError> 
     Err(NodeError::Protocol { why })
 }
 
-fn read_epoch(record: &Value, run_id: &Value, up: &Value) -> Option<Hello> {
-    let record = bytes(record)?;
-    let began = record.rsplit(|&b| b == b':').next()?;
+fn read_epoch(record: &Value, run_id: &Value, up: &Value, now: &Value) -> Option<Hello> {
+    let record = std::str::from_utf8(bytes(record)?).ok()?;
+    // It becomes part of a script: nothing in it may end a string there.
+    let plain = |c: char| c.is_ascii_alphanumeric() || ":=._ ".contains(c);
+    if !record.chars().all(plain) {
+        return None;
+    }
     Some(Hello {
-        record: record.to_vec(),
-        began_us: parse_number(began)?,
+        began_us: parse_number(record.rsplit(':').next()?.as_bytes())?,
+        record: record.to_owned(),
         run_id: std::str::from_utf8(bytes(run_id)?).ok()?.to_owned(),
         up: Duration::from_secs(number(up)?),
+        now_us: number(now)?,
     })
 }
 

@@ -1,5 +1,7 @@
 //! The scripts as a server is asked to run them: text, hash, keys and arguments.
 
+use std::time::Duration;
+
 use redis::{Cmd, Script};
 
 use crate::holder::kept_value;
@@ -9,6 +11,7 @@ use crate::node::{Call, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 const HELLO: &str = include_str!("hello.lua");
+const PRELUDE: &str = include_str!("prelude.lua");
 
 /// A script with its hash.
 struct Text {
@@ -16,13 +19,12 @@ struct Text {
     hash: String,
 }
 
-/// The scripts of one client. The constants are part of the text: they are the same for
-/// every request, and so cost nothing.
+/// The scripts for one epoch of a server. What is the same for every request (the
+/// constants, the epoch, the floor) is part of their text, and so costs nothing.
 pub(super) struct Scripts {
     acquire: Text,
     extend: Text,
     release: Text,
-    constants: String,
 }
 
 /// How a script is named to the server.
@@ -34,21 +36,27 @@ pub(super) enum By {
     Text,
 }
 
-/// What a connection knows of its server's epoch.
-pub(super) struct Epoch {
-    pub(super) record: Vec<u8>,
-    /// See [`View::floor`](crate::node::rules::View::floor).
-    pub(super) floor: u64,
+/// The request that shakes hands.
+pub(super) fn hello(constants: &Constants) -> Cmd {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg(HELLO).arg(1).arg(EPOCH_KEY).arg(describe(constants));
+    cmd
 }
 
 impl Scripts {
-    pub(super) fn new(constants: &Constants) -> Self {
+    /// `record` is the server's epoch record, which is letters, digits and `:=. `;
+    /// `floor` is what it means.
+    pub(super) fn new(constants: &Constants, record: &str, floor: u64) -> Self {
         let text = |body: &str| {
-            let fence_ms = constants.fence_ttl(std::time::Duration::ZERO).as_millis();
+            // Four hours: one for rounding and for a clock that is being slewed, and
+            // nearly three for the lock itself (10^7 ms; longer ones count on top).
+            let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
             let code = format!(
-                "local S, F, FENCE_MS = {}, {}, {fence_ms}\n{body}",
+                "local S, F, FLOOR, FENCE_MS = {}, {}, {floor}, '{}'\n\
+                 local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n{PRELUDE}{body}",
                 constants.skew_us(),
                 constants.retention_us(),
+                fence_ttl.as_millis(),
             );
             let hash = Script::new(&code).get_hash().to_owned();
             Text { code, hash }
@@ -57,59 +65,61 @@ impl Scripts {
             acquire: text(include_str!("acquire.lua")),
             extend: text(include_str!("extend.lua")),
             release: text(include_str!("release.lua")),
-            constants: describe(constants),
         }
     }
 
-    /// The constants as they stand in the epoch record.
-    pub(super) fn constants(&self) -> &str {
-        &self.constants
-    }
-
-    /// The request that shakes hands, followed by those that load the scripts.
-    pub(super) fn handshake(&self) -> redis::Pipeline {
+    /// The requests that load the scripts.
+    pub(super) fn load(&self) -> redis::Pipeline {
         let mut pipeline = redis::Pipeline::new();
-        pipeline.cmd("EVAL").arg(HELLO).arg(1).arg(EPOCH_KEY);
-        pipeline.arg(&self.constants);
         for script in [&self.acquire, &self.extend, &self.release] {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
         }
         pipeline
     }
 
-    /// The request for one call.
-    pub(super) fn command(&self, call: &Call, by: By, epoch: &Epoch) -> Cmd {
+    /// The request for one call. Every argument costs the server as much as a small
+    /// command, so there is none that is not needed. No token above `cap` is known to be
+    /// within what the server's clock allows.
+    pub(super) fn command(&self, call: &Call, by: By, cap: u64) -> Cmd {
         let claim = call.claim();
-        let (script, time_ms) = match call.verb() {
-            Verb::Acquire => (&self.acquire, claim.ttl().as_millis()),
-            Verb::Extend => (&self.extend, claim.ttl().as_millis()),
-            Verb::Release { keep } => {
-                let keep_us = keep.unwrap_or_default().as_micros();
-                (&self.release, keep_us.div_ceil(1000))
-            }
+        let script = match call.verb() {
+            Verb::Acquire => &self.acquire,
+            Verb::Extend => &self.extend,
+            Verb::Release { .. } => &self.release,
         };
-        let mut cmd = Cmd::with_capacity(12, 512);
+        let mut cmd = Cmd::with_capacity(8, 256);
         match by {
             By::Hash => cmd.arg("EVALSHA").arg(&script.hash),
             By::Text => cmd.arg("EVAL").arg(&script.code),
         };
-        cmd.arg(3)
+        cmd.arg(2)
             .arg(claim.name().as_bytes())
             .arg(fence_key(claim.name()))
-            .arg(EPOCH_KEY)
             .arg(claim.owner())
-            .arg(claim.token())
-            .arg(u64::try_from(time_ms).unwrap_or(u64::MAX))
-            .arg(&epoch.record)
-            .arg(epoch.floor);
-        if let Verb::Release { keep: Some(_) } = call.verb() {
-            cmd.arg(kept_value(claim.owner()));
+            .arg(claim.token());
+        match call.verb() {
+            Verb::Acquire | Verb::Extend => {
+                cmd.arg(whole_ms(claim.ttl()));
+            }
+            Verb::Release { keep: None } => {}
+            Verb::Release { keep: Some(keep) } => {
+                cmd.arg(whole_ms(keep)).arg(kept_value(claim.owner()));
+            }
+        }
+        if call.verb() == Verb::Acquire && claim.token() > cap {
+            cmd.arg("T");
         }
         cmd
     }
 }
 
-fn describe(constants: &Constants) -> String {
+/// Rounded up, so that it is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+/// The constants as they stand in the epoch record.
+pub(super) fn describe(constants: &Constants) -> String {
     let guard = match constants.restart_guard {
         None => "off".to_owned(),
         Some(guard) => format!("{guard:?}"),
@@ -157,12 +167,19 @@ mod tests {
     }
 
     #[test]
-    fn constants_are_part_of_the_text() {
-        let one = Scripts::new(&Constants::for_nodes(1));
-        let mut other = Constants::for_nodes(1);
-        other.skew *= 2;
-        assert_ne!(one.acquire.hash, Scripts::new(&other).acquire.hash);
-        assert!(one.acquire.code.starts_with("local S, F, FENCE_MS = 10000000, 86400000000, "));
-        assert!(!one.constants.contains(':'));
+    fn constants_and_epoch_are_part_of_the_text() {
+        let constants = Constants::for_nodes(1);
+        let one = Scripts::new(&constants, "run:constants:5", 15);
+        assert!(one.acquire.code.contains("local S, F, FLOOR, FENCE_MS = 10000000, 86400000000, 15,"));
+        let other = Scripts::new(&constants, "run:constants:6", 16);
+        assert_ne!(one.acquire.hash, other.acquire.hash);
+        assert!(!describe(&constants).contains(':'));
+    }
+
+    #[test]
+    fn no_time_is_rounded_to_zero() {
+        assert_eq!(whole_ms(Duration::from_nanos(1_000)), 1);
+        assert_eq!(whole_ms(Duration::from_millis(10)), 10);
+        assert_eq!(whole_ms(Duration::from_micros(10_001)), 11);
     }
 }

@@ -12,9 +12,10 @@ use redis::{AsyncConnectionConfig, RedisError, Value};
 
 use super::reply::{Hello, connection_error, read_hello};
 use super::roster::{Place, Roster};
-use super::scripts::{By, Epoch, Scripts};
+use super::scripts::{self, By, Scripts};
 use super::{NodeSettings, Target};
 use crate::clock::{Clock, Moment};
+use crate::node::rules::Constants;
 use crate::node::{Call, NodeError, Verb, Vote};
 
 /// The replies to what was sent.
@@ -23,9 +24,8 @@ pub(super) type Sent = Pin<Box<dyn Future<Output = Result<Vec<Value>, RedisError
 /// Makes sessions with one server.
 pub(super) struct Connector {
     target: Target,
-    scripts: Arc<Scripts>,
-    guard: Option<Duration>,
-    skew_us: u64,
+    constants: Constants,
+    assume_fresh: bool,
     timeout: Duration,
     clock: Clock,
     roster: Arc<Roster>,
@@ -34,10 +34,18 @@ pub(super) struct Connector {
 /// A connection that has shaken hands.
 pub(super) struct Session {
     connection: MultiplexedConnection,
-    scripts: Arc<Scripts>,
     epoch: Epoch,
     quarantine: Option<Quarantine>,
     _place: Place,
+}
+
+/// What a connection knows of its server's epoch.
+struct Epoch {
+    scripts: Scripts,
+    floor: u64,
+    /// The server's clock allows tokens up to here: the latest time that it told, and S.
+    /// It does not go back, so what was allowed once stays so.
+    cap: u64,
 }
 
 /// The node started at `since` and does not vote before `until`.
@@ -48,12 +56,10 @@ struct Quarantine {
 
 impl Connector {
     pub(super) fn new(target: Target, settings: &NodeSettings, roster: Arc<Roster>) -> Self {
-        let constants = &settings.constants;
         Self {
             target,
-            scripts: Arc::new(Scripts::new(constants)),
-            guard: constants.restart_guard.filter(|_| !settings.assume_fresh),
-            skew_us: constants.skew_us(),
+            constants: settings.constants,
+            assume_fresh: settings.assume_fresh,
             timeout: settings.connect_timeout,
             clock: settings.clock.clone(),
             roster,
@@ -79,16 +85,15 @@ impl Connector {
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .map_err(|error| connection_error(&error))?;
-            let hello = self.shake_hands(&mut connection).await?;
+            let (hello, epoch) = self.shake_hands(&mut connection).await?;
             let place = self
                 .roster
                 .enter(&hello.run_id, self.label())
                 .map_err(|other| NodeError::SameServer { other })?;
             Ok(Session {
                 connection,
-                scripts: Arc::clone(&self.scripts),
                 quarantine: self.quarantine(hello.up),
-                epoch: self.epoch(hello),
+                epoch,
                 _place: place,
             })
         };
@@ -103,29 +108,39 @@ impl Connector {
     async fn shake_hands(
         &self,
         connection: &mut MultiplexedConnection,
-    ) -> Result<Hello, NodeError> {
-        let handshake = self.scripts.handshake();
+    ) -> Result<(Hello, Epoch), NodeError> {
+        let hello = scripts::hello(&self.constants);
+        // As a value: an error of the server is told apart from one of the way there.
+        let mut pipeline = redis::Pipeline::new();
+        pipeline.add_command(hello);
         let replies = connection
-            .send_packed_commands(&handshake, 0, handshake.len())
+            .send_packed_commands(&pipeline, 0, 1)
             .await
             .map_err(|error| connection_error(&error))?;
-        // A user without SCRIPT LOAD can do without it; see `By::Text`.
-        let hello = replies.first().unwrap_or(&Value::Nil);
-        read_hello(hello, self.scripts.constants())
-    }
-
-    fn epoch(&self, hello: Hello) -> Epoch {
-        Epoch {
-            floor: hello.began_us.saturating_add(self.skew_us),
-            record: hello.record,
-        }
+        let ours = scripts::describe(&self.constants);
+        let hello = read_hello(replies.first().unwrap_or(&Value::Nil), &ours)?;
+        let floor = hello.began_us.saturating_add(self.constants.skew_us());
+        let epoch = Epoch {
+            scripts: Scripts::new(&self.constants, &hello.record, floor),
+            floor,
+            cap: hello.now_us.saturating_add(self.constants.skew_us()),
+        };
+        let load = epoch.scripts.load();
+        // A user without SCRIPT LOAD can do without it, see `By::Text`: only an error of
+        // the connection is one.
+        connection
+            .send_packed_commands(&load, 0, load.len())
+            .await
+            .map_err(|error| connection_error(&error))?;
+        Ok((hello, epoch))
     }
 
     /// The restart guard: no vote until the node has been up for the longest TTL in use.
     /// By uptime, not by first touch, so that a server that has long been up is usable
     /// at once. Uptime is in whole seconds, hence the second on top.
     fn quarantine(&self, up: Duration) -> Option<Quarantine> {
-        let until = self.guard? + Duration::from_secs(1);
+        let guard = self.constants.restart_guard.filter(|_| !self.assume_fresh)?;
+        let until = guard + Duration::from_secs(1);
         let now = self.clock.now();
         (up < until).then(|| Quarantine {
             since: now.saturating_sub(up),
@@ -137,13 +152,18 @@ impl Connector {
 impl Session {
     /// Shakes hands once more, when the server has forgotten its epoch (FLUSHALL).
     pub(super) async fn renew(&mut self, connector: &Connector) -> Result<(), NodeError> {
-        let hello = connector.shake_hands(&mut self.connection).await?;
-        self.epoch = connector.epoch(hello);
+        (_, self.epoch) = connector.shake_hands(&mut self.connection).await?;
         Ok(())
     }
 
     pub(super) fn floor(&self) -> u64 {
         self.epoch.floor
+    }
+
+    /// The server's clock says `now_us`.
+    pub(super) fn learn_time(&mut self, now_us: u64, connector: &Connector) {
+        let cap = now_us.saturating_add(connector.constants.skew_us());
+        self.epoch.cap = self.epoch.cap.max(cap);
     }
 
     /// The vote of a node in quarantine. Giving back what it may still have is allowed.
@@ -167,7 +187,8 @@ impl Session {
         let count = calls.len();
         let mut pipeline = redis::Pipeline::with_capacity(count);
         for (call, by) in calls {
-            pipeline.add_command(self.scripts.command(call, by, &self.epoch));
+            let Epoch { scripts, cap, .. } = &self.epoch;
+            pipeline.add_command(scripts.command(call, by, *cap));
         }
         let mut connection = self.connection.clone();
         Box::pin(async move { connection.send_packed_commands(&pipeline, 0, count).await })

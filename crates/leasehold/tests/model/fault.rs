@@ -1,0 +1,56 @@
+//! The rules that can be removed, one at a time.
+
+/// A rule that is removed, or an assumption that is broken.
+///
+/// A model that finds nothing proves little: it may be unable to find anything. So for
+/// every rule there is a test that runs the same model without it and requires a
+/// counterexample. The rules themselves are not touched for this; what they are shown,
+/// or what they say to store, is tampered with on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    // The rules of a node.
+    /// ACQUIRE with a token equal to the fence is granted.
+    TiesWin,
+    /// The fence is deleted together with the lock.
+    FenceDiesWithLock,
+    /// A fence that has expired reads as 0, not as `now − F`.
+    MissingFenceIsZero,
+    /// The fence may expire while `now − F` is still below it.
+    FenceExpiresEarly,
+    /// EXTEND takes a free lock whatever the fence says (`SET NX`).
+    ExtendIgnoresFence,
+    /// EXTEND believes a lock that came back with an old snapshot.
+    ExtendIgnoresFloor,
+    /// A token may be any distance ahead of the node's clock.
+    NoCap,
+    /// A node that forgot grants whatever is asked of it.
+    NoFloor,
+    /// A node that forgot takes its clock for the floor, without adding S.
+    FloorWithoutSkew,
+    /// A node that forgot copies the largest fence of its peers instead.
+    FloorFromPeers,
+    /// RELEASE deletes the lock and leaves the fence as it was.
+    ReleaseLeavesFence,
+
+    // The rules of a client.
+    /// A grant of the client's previous attempt counts for the next one.
+    CountsOldReplies,
+    /// A reply that arrives twice counts twice, as if two nodes had sent it.
+    CountsRepliesNotNodes,
+    /// An attempt may succeed after its RELEASE was sent.
+    SucceedsAfterRelease,
+    /// A reply to an earlier EXTEND counts for the present one.
+    CountsOldExtensions,
+    /// The lease is counted from when the majority was reached.
+    ValidityFromReply,
+    /// All attempts of a client use the same owner value.
+    OwnerPerClient,
+
+    // What no rule can replace.
+    /// The clock of a node goes back when it restarts.
+    ClockStepsBack,
+    /// The clock of a node jumps ahead, so that a lock expires too early.
+    ClockJumpsAhead,
+    /// The resource looks at the token of writes only.
+    ResourceIgnoresReads,
+}

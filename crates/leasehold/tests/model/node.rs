@@ -1,0 +1,178 @@
+//! A node of the models: the library's own rules, on numbers small enough to enumerate.
+
+use std::time::Duration;
+
+use leasehold::Name;
+use leasehold::node::rules::{self, Constants, View, Write};
+use leasehold::node::{Claim, Vote};
+
+use crate::fault::Fault;
+
+/// The models count tokens and clocks from 0. For the rules, 0 is this moment.
+const EPOCH_US: u64 = 1_000_000;
+/// A span so long that no small number reaches beyond it, and so short that `EPOCH_US`
+/// minus it is still a time.
+const LONG_US: u64 = EPOCH_US / 2;
+/// What a record names as the owner of a lock that `min_hold` keeps.
+const KEPT: u8 = u8::MAX;
+const KEPT_VALUE: &[u8] = b"kept";
+
+/// What a node keeps for the one name of the model, and of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Record {
+    /// The owner value of the lock.
+    pub lock: Option<u8>,
+    /// The highest token granted, while the node remembers it.
+    pub fence: Option<u8>,
+    /// No token up to here is granted; 0 until the node has lost its memory.
+    pub floor: u8,
+    /// The node's clock.
+    pub clock: u8,
+}
+
+/// What a node is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    Acquire,
+    Extend,
+    Release,
+    /// A release that keeps the name taken for a while (`min_hold`).
+    ReleaseAndKeep,
+}
+
+/// Votes on small numbers by the real rules.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    constants: Constants,
+    /// One claim for every owner and token: the rules are asked millions of times.
+    claims: std::sync::Arc<[Vec<Claim>]>,
+    fault: Option<Fault>,
+}
+
+impl Rules {
+    /// For owners below `owners` and tokens up to `tokens`. `None` for S or F stands for
+    /// more than any number of the model.
+    pub fn new(
+        owners: usize,
+        tokens: u8,
+        skew: Option<u8>,
+        retention: Option<u8>,
+        fault: Option<Fault>,
+    ) -> Self {
+        let span = |units: Option<u8>| Duration::from_micros(units.map_or(LONG_US, u64::from));
+        let skew = skew.filter(|_| fault != Some(Fault::NoCap));
+        let claims = (0..owners).map(|owner| {
+            let owner = [u8::try_from(owner).expect("owners are few")];
+            let claim = |token| Claim::new(name(), &owner, micros(token), Duration::ZERO);
+            (0..=tokens).map(claim).collect()
+        });
+        Self {
+            constants: Constants {
+                skew: span(skew),
+                fence_retention: span(retention),
+                restart_guard: None,
+            },
+            claims: claims.collect(),
+            fault,
+        }
+    }
+
+    /// Lets a node vote on the claim of `owner` with `token` and store what follows from
+    /// it. Returns whether it granted the claim.
+    pub fn vote(&self, ask: Ask, record: &mut Record, owner: u8, token: u8) -> bool {
+        let lock = record.lock.map(|owner| [owner]);
+        let mut view = View {
+            lock: match &lock {
+                Some([KEPT]) => Some(KEPT_VALUE),
+                owner => owner.as_ref().map(<[u8; 1]>::as_slice),
+            },
+            remaining: None,
+            fence: record.fence.map(micros),
+            floor: micros(record.floor),
+            now: micros(record.clock),
+            constants: self.constants,
+        };
+        self.tamper(ask, &mut view);
+        let claim = &self.claims[usize::from(owner)][usize::from(token)];
+        let (vote, write) = match ask {
+            Ask::Acquire => rules::acquire(&view, claim),
+            Ask::Extend => rules::extend(&view, claim),
+            Ask::Release => rules::release(&view, claim, None),
+            Ask::ReleaseAndKeep => rules::release(&view, claim, Some(Duration::ZERO)),
+        };
+        self.store(ask, write, record, owner);
+        vote == Vote::Granted
+    }
+
+    /// Shows the rules something else than what the node knows.
+    fn tamper(&self, ask: Ask, view: &mut View<'_>) {
+        match (self.fault, ask) {
+            // With a lock in place the fence tells whether the same request came again.
+            (Some(Fault::TiesWin), Ask::Acquire) if view.lock.is_none() => {
+                view.fence = view.fence.map(|fence| fence - 1);
+            }
+            (Some(Fault::MissingFenceIsZero), _) => view.fence = view.fence.or(Some(0)),
+            (Some(Fault::ExtendIgnoresFence), Ask::Extend) => view.fence = None,
+            (Some(Fault::ExtendIgnoresFloor), Ask::Extend) => view.floor = 0,
+            _ => {}
+        }
+    }
+
+    fn store(&self, ask: Ask, write: Write, record: &mut Record, owner: u8) {
+        let fence = match write {
+            Write::Nothing => return,
+            Write::Lock { fence } => {
+                record.lock = Some(owner);
+                Some(fence)
+            }
+            Write::Unlock { fence } => {
+                record.lock = None;
+                fence
+            }
+            Write::Keep { value, fence, .. } => {
+                assert_eq!(value, KEPT_VALUE, "a kept lock has no owner");
+                record.lock = Some(KEPT);
+                fence
+            }
+        };
+        let unstored = match self.fault {
+            Some(Fault::ExtendIgnoresFence) => ask == Ask::Extend,
+            Some(Fault::ReleaseLeavesFence) => ask == Ask::Release,
+            _ => false,
+        };
+        if let Some(fence) = fence
+            && !unstored
+        {
+            record.fence = Some(small(fence));
+        }
+        if record.lock.is_none() {
+            self.after_unlock(record);
+        }
+    }
+
+    /// The lock's time is over, as far as this node can tell.
+    pub fn expire(&self, record: &mut Record) {
+        record.lock = None;
+        self.after_unlock(record);
+    }
+
+    fn after_unlock(&self, record: &mut Record) {
+        if self.fault == Some(Fault::FenceDiesWithLock) {
+            record.fence = None;
+        }
+    }
+}
+
+fn name() -> Name {
+    Name::new("model").expect("a valid name")
+}
+
+fn micros(small: u8) -> u64 {
+    EPOCH_US + u64::from(small)
+}
+
+fn small(us: u64) -> u8 {
+    us.checked_sub(EPOCH_US)
+        .and_then(|small| u8::try_from(small).ok())
+        .expect("the rules store small numbers only")
+}

@@ -1,0 +1,231 @@
+//! At most one holder at a time, as long as clocks run at about the right speed.
+//!
+//! Time passes in ticks, and only ages are kept, so it never ends and the states are
+//! still finitely many. A lock lives for its TTL on the node's clock, which may run fast;
+//! a client trusts its lease for the validity on its own clock, which may run slow. A lock
+//! may also live longer than it should, for ever: that harms nobody's safety. Requests may
+//! be lost, late by any time, repeated and reordered.
+//!
+//! Leases are extended without end, also after they have lapsed, which a client of the
+//! library never does: the nodes alone must make it safe. A node that restarts has no
+//! floor here, for the same reason: exclusion must come from the restart guard alone.
+
+mod scenarios;
+mod steps;
+
+use stateright::{Model, Property};
+
+use crate::bits::Bits;
+use crate::fault::Fault;
+use crate::node::{Record, Rules};
+
+pub const EXCLUSIVE: &str = "at most one client trusts its lease";
+
+const NODES: usize = 3;
+const MAJORITY: usize = 2;
+
+/// What may happen in a run of the model, with `A` attempts. Times are in ticks.
+#[derive(Clone, Debug)]
+pub struct Scenario<const A: usize> {
+    /// Which client makes which attempt. Its attempts are one after the other.
+    pub clients: [u8; A],
+    /// Attempts pick tokens from 1 to here.
+    pub tokens: u8,
+    pub ttl: u8,
+    /// How much less than the TTL a lock may live, on a node whose clock is fast.
+    pub node_error: u8,
+    /// How much longer than the validity a client may trust its lease, if its clock
+    /// is slow.
+    pub client_error: u8,
+    /// What a client takes off the TTL for both errors.
+    pub drift: u8,
+    /// Holders may extend their lease.
+    pub extends: bool,
+    /// How often some node restarts with nothing.
+    pub restarts: u8,
+    /// How long it does not vote then.
+    pub guard: u8,
+    /// The rule that is left out.
+    pub fault: Option<Fault>,
+}
+
+impl<const A: usize> Scenario<A> {
+    pub fn model(self) -> Timed<A> {
+        let rules = Rules::new(A, self.tokens, None, None, self.fault);
+        Timed {
+            scenario: self,
+            rules,
+        }
+    }
+
+    /// For how long, in real time, a client may trust a lease.
+    fn trusted(&self) -> u8 {
+        self.ttl - self.drift + self.client_error
+    }
+
+    /// Rule: a new owner value for every attempt.
+    fn owner(&self, attempt: u8) -> u8 {
+        match self.fault {
+            Some(Fault::OwnerPerClient) => self.clients[usize::from(attempt)],
+            _ => attempt,
+        }
+    }
+}
+
+/// The model of a [`Scenario`].
+pub struct Timed<const A: usize> {
+    scenario: Scenario<A>,
+    rules: Rules,
+}
+
+/// Everything that is, at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State<const A: usize> {
+    nodes: [Node; NODES],
+    attempts: [Attempt; A],
+    restarts: u8,
+}
+
+/// A node, and the replies it has sent, which are under way for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Node {
+    record: Record,
+    /// How long ago the lock was set or extended, up to the TTL.
+    age: u8,
+    /// For how long yet it does not vote.
+    guarded: u8,
+    /// The attempts whose ACQUIRE it granted, while that can still matter.
+    granted: Bits,
+    /// The attempts whose present EXTEND it granted.
+    extended: Bits,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Attempt {
+    phase: Phase,
+    token: u8,
+    /// RELEASE was sent.
+    released: bool,
+    /// For how long yet the client trusts the lease.
+    trusted: u8,
+    /// How long ago the EXTEND that is being asked was sent.
+    extending: Option<u8>,
+    extensions: Extensions,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Phase {
+    #[default]
+    Idle,
+    Asking {
+        /// How long ago ACQUIRE was sent, up to when it is no use any more.
+        age: u8,
+    },
+    Holding,
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Extensions {
+    #[default]
+    None,
+    /// EXTEND was sent, and may arrive at any time from now on.
+    Sent,
+    /// And has succeeded.
+    Succeeded,
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Tick,
+    Start { attempt: u8, token: u8 },
+    AcquireArrives { attempt: u8, node: u8 },
+    Acquired { attempt: u8 },
+    End { attempt: u8 },
+    ReleaseArrives { attempt: u8, node: u8 },
+    StartExtending { attempt: u8 },
+    ExtendArrives { attempt: u8, node: u8 },
+    EarlierExtendArrives { attempt: u8, node: u8 },
+    Extended { attempt: u8 },
+    GiveUpExtending { attempt: u8 },
+    LockExpires { node: u8 },
+    Restarts { node: u8 },
+}
+
+impl<const A: usize> Model for Timed<A> {
+    type State = State<A>;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<Self::State> {
+        vec![State {
+            nodes: [Node::default(); NODES],
+            attempts: [Attempt::default(); A],
+            restarts: 0,
+        }]
+    }
+
+    fn actions(&self, state: &Self::State, steps: &mut Vec<Step>) {
+        steps.push(Step::Tick);
+        for attempt in 0..A {
+            self.steps_of_attempt(state, attempt, steps);
+        }
+        for node in state.distinct_nodes() {
+            self.steps_of_node(state, node, steps);
+        }
+    }
+
+    fn next_state(&self, before: &Self::State, step: Step) -> Option<Self::State> {
+        let mut after = *before;
+        self.take(step, &mut after);
+        // A step that changes nothing leads nowhere new.
+        if after == *before {
+            return None;
+        }
+        after.nodes.sort_unstable();
+        Some(after)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::<Self>::always(EXCLUSIVE, |_, s| s.holders().count() <= 1),
+            Property::<Self>::sometimes("a lease lapsed, and another has it now", |_, s| {
+                let lapsed = |a: &Attempt| a.phase == Phase::Holding && a.trusted == 0;
+                s.attempts.iter().any(lapsed) && s.holders().count() > 0
+            }),
+        ];
+        if self.scenario.extends {
+            properties.push(Property::<Self>::sometimes(
+                "a lease was extended, and another has it now",
+                |_, s| {
+                    let extended = |a: &Attempt| a.extensions == Extensions::Succeeded;
+                    s.attempts.iter().any(extended)
+                        && s.holders().any(|holder| !extended(holder))
+                },
+            ));
+        }
+        if self.scenario.restarts > 0 {
+            properties.push(Property::<Self>::sometimes(
+                "a lease after all the restarts, when all nodes vote again",
+                |m, s| {
+                    s.restarts == m.scenario.restarts
+                        && s.nodes.iter().all(|node| node.guarded == 0)
+                        && s.holders().count() > 0
+                },
+            ));
+        }
+        properties
+    }
+}
+
+impl<const A: usize> State<A> {
+    /// The attempts whose client believes that it has the lease.
+    fn holders(&self) -> impl Iterator<Item = &Attempt> {
+        self.attempts.iter().filter(|attempt| attempt.trusted > 0)
+    }
+
+    /// Nodes are alike and sorted: of equal ones, the first stands for all.
+    fn distinct_nodes(&self) -> impl Iterator<Item = usize> {
+        (0..NODES).filter(|&i| i == 0 || self.nodes[i] != self.nodes[i - 1])
+    }
+}
