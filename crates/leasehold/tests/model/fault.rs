@@ -31,6 +31,8 @@ pub enum Fault {
     FloorFromPeers,
     /// RELEASE deletes the lock and leaves the fence as it was.
     ReleaseLeavesFence,
+    /// RELEASE raises the fence under the lock of another, too.
+    ReleaseRaisesUnderLock,
 
     // The rules of a client.
     /// A grant of the client's previous attempt counts for the next one.
@@ -45,6 +47,20 @@ pub enum Fault {
     ValidityFromReply,
     /// All attempts of a client use the same owner value.
     OwnerPerClient,
+
+    // The rules of the primitives.
+    /// Of several names, a node grants those that are free, and that counts for all.
+    SomeNamesSuffice,
+    /// Of several names, a node raises the fence of the first only.
+    OneFenceForAllNames,
+    /// A writer's token need not exceed those of earlier readers.
+    WriterIgnoresReadFence,
+    /// A reader's token need not exceed those of earlier writers.
+    ReaderIgnoresFence,
+    /// A reader is content with one node.
+    ReaderAsksOneNode,
+    /// A semaphore counts its holders on each node, instead of naming slots.
+    PermitsCountedPerNode,
 
     // What no rule can replace.
     /// The clock of a node goes back when it restarts.

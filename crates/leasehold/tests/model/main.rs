@@ -2,6 +2,9 @@
 mod bits;
 mod check;
 mod fault;
+mod names;
 mod node;
+mod rw_lock;
+mod semaphore;
 mod timed;
 mod tokens;
