@@ -26,6 +26,11 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if !scenarios::ids().any(|id| plan.wants(id)) {
+        let ids: Vec<_> = scenarios::ids().collect();
+        eprintln!("no such scenario; there are {}", ids.join(", "));
+        return ExitCode::from(2);
+    }
     let results = match scenarios::run_all(&plan) {
         Ok(results) => results,
         Err(error) => {

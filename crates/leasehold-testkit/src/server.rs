@@ -106,7 +106,10 @@ impl RedisServer {
         self.kill();
         let start = Instant::now();
         while !self.spawn() {
-            assert!(start.elapsed() < START_WITHIN, "the server does not restart");
+            assert!(
+                start.elapsed() < START_WITHIN,
+                "the server does not restart"
+            );
         }
     }
 
@@ -138,7 +141,9 @@ impl RedisServer {
     /// If the server does not answer.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        let reply = self.try_command(&[b"GET", key]).expect("the server answers");
+        let reply = self
+            .try_command(&[b"GET", key])
+            .expect("the server answers");
         let body = reply.strip_prefix(b"$").filter(|_| reply != b"$-1\r\n")?;
         let line = body.windows(2).position(|two| two == b"\r\n")?;
         Some(body[line + 2..body.len() - 2].to_vec())
@@ -179,7 +184,10 @@ impl RedisServer {
             .args(["--save", ""])
             .args(["--appendonly", "no"])
             .args(["--daemonize", "no"])
-            .args(["--unixsocket", &self.dir.join("redis.sock").to_string_lossy()])
+            .args([
+                "--unixsocket",
+                &self.dir.join("redis.sock").to_string_lossy(),
+            ])
             .args(["--dir", &self.dir.to_string_lossy()])
             .args(&self.args)
             .stdin(Stdio::null())
@@ -191,7 +199,11 @@ impl RedisServer {
         self.child = Some(child);
         let start = Instant::now();
         while start.elapsed() < START_WITHIN {
-            if self.child.as_mut().is_some_and(|c| !matches!(c.try_wait(), Ok(None))) {
+            if self
+                .child
+                .as_mut()
+                .is_some_and(|c| !matches!(c.try_wait(), Ok(None)))
+            {
                 return false;
             }
             if self.answers_as(pid) {
@@ -210,9 +222,7 @@ impl RedisServer {
         }
         match self.try_command(&[b"INFO", b"server"]) {
             Ok(info) if info.starts_with(b"-NOAUTH") => true,
-            Ok(info) => {
-                String::from_utf8_lossy(&info).contains(&format!("process_id:{pid}\r"))
-            }
+            Ok(info) => String::from_utf8_lossy(&info).contains(&format!("process_id:{pid}\r")),
             Err(_) => false,
         }
     }

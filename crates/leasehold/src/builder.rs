@@ -222,7 +222,12 @@ impl Builder {
 
     fn checked_connect_timeout(&self) -> Result<Duration, Invalid> {
         let timeout = self.connect_timeout.unwrap_or(Duration::from_secs(1));
-        between("connect_timeout", timeout, Duration::from_millis(1), MAX_TTL)?;
+        between(
+            "connect_timeout",
+            timeout,
+            Duration::from_millis(1),
+            MAX_TTL,
+        )?;
         Ok(timeout)
     }
 

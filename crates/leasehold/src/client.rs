@@ -196,7 +196,10 @@ impl Core {
     }
 
     fn assess(&self, statuses: Vec<Option<Result<(), NodeError>>>) -> Result<(), Error> {
-        let working = statuses.iter().filter(|s| matches!(s, Some(Ok(())))).count();
+        let working = statuses
+            .iter()
+            .filter(|s| matches!(s, Some(Ok(()))))
+            .count();
         for (node, status) in self.nodes.iter().zip(&statuses) {
             if let Some(Err(error)) = status
                 && error.is_permanent()

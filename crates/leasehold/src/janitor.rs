@@ -52,6 +52,8 @@ pub(crate) struct Return {
     pub(crate) timeout: Duration,
     /// The nodes where the claim cannot be.
     pub(crate) skip: NodeSet,
+    /// The nodes where nothing of it is on its way.
+    pub(crate) settled: NodeSet,
     /// The claim has expired everywhere by then.
     pub(crate) until: Moment,
 }
@@ -169,6 +171,7 @@ fn give_back(shared: &Arc<Shared>, item: Return) -> Arc<Canvass> {
         claim: &item.claim,
         timeout: item.timeout,
         skip: item.skip,
+        settled: item.settled,
         also: Some(chore),
     };
     Canvass::send(&shared.nodes, question)
@@ -190,9 +193,7 @@ impl Tally for Chore {
             return self.shared.settle(1);
         };
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).min(16);
-        let pause = FIRST_RETRY
-            .saturating_mul(1 << failures)
-            .min(LONGEST_RETRY);
+        let pause = FIRST_RETRY.saturating_mul(1 << failures).min(LONGEST_RETRY);
         let at = self.shared.clock.now() + pause;
         if at >= self.until {
             // It has expired by itself, or will before another try could help.

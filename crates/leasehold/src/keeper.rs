@@ -132,7 +132,10 @@ fn attend(shared: &Arc<Shared>) -> Moment {
     loop {
         let mut book = shared.book();
         let Some(entry) = book.leases.first_entry().filter(|e| e.key().0 <= now) else {
-            let next = book.leases.first_key_value().map_or(Moment::FAR, |(k, _)| k.0);
+            let next = book
+                .leases
+                .first_key_value()
+                .map_or(Moment::FAR, |(k, _)| k.0);
             book.sleeps_until = next;
             return next;
         };

@@ -81,6 +81,8 @@ struct Rounds {
     /// Nodes that all earlier requests left untouched.
     untouched: NodeSet,
     latest: Arc<Canvass>,
+    /// Whether the latest is not the first.
+    extended: bool,
 }
 
 /// An EXTEND on its way.
@@ -129,6 +131,7 @@ impl Lease {
             rounds: Mutex::new(Rounds {
                 untouched: NodeSet::all(),
                 latest: won.canvass,
+                extended: false,
             }),
             claim: won.claim,
             #[cfg(feature = "cancellation")]
@@ -269,7 +272,10 @@ impl Lease {
         self.core.keeper.leave(&self.held);
         let now = self.core.clock.now();
         let keep = self.held.keep_until.saturating_duration_since(now);
-        Some(self.held.to_return(Some(keep).filter(|keep| !keep.is_zero())))
+        Some(
+            self.held
+                .to_return(Some(keep).filter(|keep| !keep.is_zero())),
+        )
     }
 }
 
@@ -337,6 +343,7 @@ impl Held {
                 claim: &self.claim,
                 timeout: self.timeout,
                 skip: NodeSet::default(),
+                settled: NodeSet::default(),
                 also: None,
             },
         );
@@ -344,6 +351,7 @@ impl Held {
         let earlier = rounds.latest.untouched();
         rounds.untouched = rounds.untouched.intersect(earlier);
         rounds.latest = Arc::clone(&canvass);
+        rounds.extended = true;
         Extension { canvass, sent_at }
     }
 
@@ -400,6 +408,11 @@ impl Held {
     fn to_return(&self, keep: Option<Duration>) -> Return {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let skip = rounds.untouched.intersect(rounds.latest.untouched());
+        // Where the only request was answered, nothing of the claim can arrive late.
+        let settled = match rounds.extended {
+            true => NodeSet::default(),
+            false => rounds.latest.granted(),
+        };
         // The last EXTEND was sent before the deadline, so within a TTL of `sent_at`;
         // what it set has expired another TTL after that.
         let sent_at = Moment::from_nanos(self.sent_at.load(Ordering::Acquire));
@@ -408,6 +421,7 @@ impl Held {
             keep,
             timeout: self.timeout,
             skip,
+            settled,
             until: sent_at + self.claim.ttl * 2 + self.timeout,
         }
     }

@@ -99,10 +99,7 @@ mod tests {
     #[test]
     fn limits_are_exact() {
         assert!(Name::new([b'x'; 1024]).is_ok());
-        assert_eq!(
-            Name::new([b'x'; 1025]),
-            Err(Invalid::Name { len: 1025 })
-        );
+        assert_eq!(Name::new([b'x'; 1025]), Err(Invalid::Name { len: 1025 }));
         assert_eq!(Name::new([]), Err(Invalid::Name { len: 0 }));
     }
 

@@ -110,7 +110,10 @@ pub(crate) async fn acquire(
                 retokens += 1;
                 continue;
             }
-            Advice::Reclock { now, at_least: least } if retokens < MAX_RETOKENS => {
+            Advice::Reclock {
+                now,
+                at_least: least,
+            } if retokens < MAX_RETOKENS => {
                 core.proposer.reclock(&core.clock, now);
                 at_least = least;
                 retokens += 1;
@@ -229,6 +232,7 @@ async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64
             claim: &claim,
             timeout: armed.timeout,
             skip: NodeSet::default(),
+            settled: NodeSet::default(),
             also: None,
         },
     );
@@ -285,6 +289,7 @@ impl Armed<'_> {
             keep: None,
             timeout: self.timeout,
             skip,
+            settled: NodeSet::default(),
             until: self.until,
         })
     }

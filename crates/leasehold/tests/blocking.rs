@@ -79,7 +79,10 @@ fn loss_and_timeouts_are_told() {
     let lease = mutex.lock().expect("a lease");
     assert!(!lease.lost(Duration::from_millis(1)));
     let refused = client.mutex("a").lock_timeout(Duration::from_millis(20));
-    assert!(matches!(refused, Err(Error::TimedOut { .. })), "{refused:?}");
+    assert!(
+        matches!(refused, Err(Error::TimedOut { .. })),
+        "{refused:?}"
+    );
     assert!(lease.lost(LONG));
     assert_eq!(lease.release(), Released::WasLost);
     let lost = mutex.with(|_| std::thread::sleep(ttl * 2));

@@ -114,7 +114,11 @@ fn client(servers: &[RedisServer], guarded: bool) -> Client {
         .nodes(servers.iter().map(RedisServer::url))
         .restart_guard(TTL)
         .options(options);
-    let builder = if guarded { builder } else { builder.assume_fresh() };
+    let builder = if guarded {
+        builder
+    } else {
+        builder.assume_fresh()
+    };
     builder.build().expect("a client")
 }
 

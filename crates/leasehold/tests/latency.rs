@@ -72,7 +72,11 @@ async fn ratio(fault: Fault) -> f64 {
     // a slow machine's allowance.
     let start = Instant::now();
     drop(client.mutex("first").lock().await.expect("a majority"));
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(2),
+        "{:?}",
+        start.elapsed()
+    );
     let faulty = median(&client).await;
     fault.heal(&mut servers);
     faulty.as_secs_f64() / healthy.as_secs_f64()

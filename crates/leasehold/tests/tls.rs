@@ -15,15 +15,41 @@ impl Certificates {
     fn make() -> Self {
         let dir = std::env::temp_dir().join(format!("leasehold-tls-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        std::fs::write(dir.join("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost").unwrap();
+        std::fs::write(
+            dir.join("names"),
+            "subjectAltName=IP:127.0.0.1,DNS:localhost",
+        )
+        .unwrap();
         let key = ["-newkey", "rsa:2048", "-nodes", "-keyout"];
-        let authority = ["req", "-x509", "-days", "2", "-subj", "/CN=test-ca", "-out", "ca.pem"];
+        let authority = [
+            "req",
+            "-x509",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=test-ca",
+            "-out",
+            "ca.pem",
+        ];
         openssl(&dir, &[&authority[..], &key, &["ca.key"]].concat());
         let request = ["req", "-subj", "/CN=localhost", "-out", "server.csr"];
         openssl(&dir, &[&request[..], &key, &["server.key"]].concat());
         let sign = [
-            "x509", "-req", "-days", "2", "-in", "server.csr", "-CA", "ca.pem", "-CAkey",
-            "ca.key", "-CAcreateserial", "-extfile", "names", "-out", "server.pem",
+            "x509",
+            "-req",
+            "-days",
+            "2",
+            "-in",
+            "server.csr",
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-extfile",
+            "names",
+            "-out",
+            "server.pem",
         ];
         openssl(&dir, &sign);
         Self(dir)
@@ -78,12 +104,21 @@ async fn tls_is_checked_both_ways() {
     let ca = || certificates.read("ca.pem");
     // An authority that nobody knows, and then no certificate to show.
     let stranger = builder().connect().await;
-    assert!(matches!(stranger, Err(Error::NoMajority(_))), "{stranger:?}");
+    assert!(
+        matches!(stranger, Err(Error::NoMajority(_))),
+        "{stranger:?}"
+    );
     let anonymous = builder().tls_root_certificate(ca()).connect().await;
-    assert!(matches!(anonymous, Err(Error::NoMajority(_))), "{anonymous:?}");
+    assert!(
+        matches!(anonymous, Err(Error::NoMajority(_))),
+        "{anonymous:?}"
+    );
     let client = builder()
         .tls_root_certificate(ca())
-        .tls_client_certificate(certificates.read("server.pem"), certificates.read("server.key"))
+        .tls_client_certificate(
+            certificates.read("server.pem"),
+            certificates.read("server.key"),
+        )
         .connect()
         .await
         .expect("let in");

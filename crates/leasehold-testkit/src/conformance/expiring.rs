@@ -54,7 +54,11 @@ pub async fn signals_the_loss_before_the_deadline(case: Case) {
     let deadline = lease.deadline();
     lease.lost().await;
     let now = Moment::now();
-    assert!(now < deadline, "late by {:?}", now.saturating_duration_since(deadline));
+    assert!(
+        now < deadline,
+        "late by {:?}",
+        now.saturating_duration_since(deadline)
+    );
     // Not much too early either.
     assert!(deadline.saturating_duration_since(now) < ttl / 10);
     // It stays lost.

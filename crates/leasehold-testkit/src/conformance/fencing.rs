@@ -38,7 +38,16 @@ impl TimeSource for Off {
 /// A client's clock that is hours or years off changes nothing.
 pub async fn tokens_grow_whatever_the_clients_clocks_say(case: Case) {
     let mut clients = Vec::new();
-    for seconds in [0, -3_600, 3_600, -200_000, 86_400 * 400, -86_400 * 20_000, 5, -5] {
+    for seconds in [
+        0,
+        -3_600,
+        3_600,
+        -200_000,
+        86_400 * 400,
+        -86_400 * 20_000,
+        5,
+        -5,
+    ] {
         let builder = case.builder().time_source(Off { seconds });
         clients.push(builder.connect().await.expect("the nodes work"));
     }

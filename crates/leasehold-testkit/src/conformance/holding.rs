@@ -134,14 +134,19 @@ pub async fn drop_gives_back(case: Case) {
         drop(taken(&client.mutex("a")).await);
         case.until_free("a").await;
     }
-    assert!(start + Duration::from_secs(25) > Moment::now(), "the TTL freed it");
+    assert!(
+        start + Duration::from_secs(25) > Moment::now(),
+        "the TTL freed it"
+    );
 }
 
 /// Dropping works from any thread.
 pub async fn drop_outside_of_a_runtime_gives_back(case: Case) {
     let client = case.client().await;
     let lease = taken(&client.mutex("a")).await;
-    std::thread::spawn(move || drop(lease)).join().expect("dropped");
+    std::thread::spawn(move || drop(lease))
+        .join()
+        .expect("dropped");
     case.until_free("a").await;
 }
 

@@ -57,7 +57,12 @@ pub async fn refuses_bad_names(case: Case) {
 pub async fn refuses_bad_durations(case: Case) {
     let client = case.client().await;
     let day = Duration::from_secs(24 * 3600);
-    for ttl in [Duration::ZERO, Duration::from_millis(9), day * 2, Duration::MAX] {
+    for ttl in [
+        Duration::ZERO,
+        Duration::from_millis(9),
+        day * 2,
+        Duration::MAX,
+    ] {
         let mutex = client.mutex("a").with_options(|o| o.ttl(ttl));
         let refused = mutex.try_lock().await;
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");

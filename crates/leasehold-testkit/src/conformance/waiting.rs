@@ -33,7 +33,10 @@ pub async fn gives_up_waiting_in_time(case: Case) {
         other => panic!("{other:?}"),
     }
     let waited = Moment::now().saturating_duration_since(start);
-    assert!(waited >= wait && waited < Duration::from_secs(20), "{waited:?}");
+    assert!(
+        waited >= wait && waited < Duration::from_secs(20),
+        "{waited:?}"
+    );
 }
 
 /// `Wait::No` is [`Error::Held`] at once.
@@ -68,7 +71,9 @@ pub async fn retries_without_delay(case: Case) {
 /// The error says who holds the lock, and how long yet.
 pub async fn tells_who_holds_it(case: Case) {
     let client = case.client().await;
-    let mutex = client.mutex("a").with_options(|o| o.label("nightly: backup"));
+    let mutex = client
+        .mutex("a")
+        .with_options(|o| o.label("nightly: backup"));
     let lease = taken(&mutex).await;
     let error = client.mutex("a").lock_timeout(Duration::ZERO).await;
     let Err(Error::TimedOut { refusal, .. }) = &error else {

@@ -61,11 +61,7 @@ impl MemoryNode {
         Self::with_clock(label, Clock::default(), Constants::for_nodes(1))
     }
 
-    pub(crate) fn with_clock(
-        label: impl Into<String>,
-        clock: Clock,
-        constants: Constants,
-    ) -> Self {
+    pub(crate) fn with_clock(label: impl Into<String>, clock: Clock, constants: Constants) -> Self {
         let store = Store::new(&clock, &constants);
         Self {
             shared: Arc::new(Shared {

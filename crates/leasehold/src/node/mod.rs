@@ -152,6 +152,7 @@ pub struct Call {
     verb: Verb,
     claim: Arc<Claim>,
     timeout: Duration,
+    settled: bool,
     ballot: Ballot,
 }
 
@@ -167,8 +168,22 @@ impl Call {
             verb,
             claim,
             timeout,
+            settled: false,
             ballot: Ballot { to: Some(to), node },
         }
+    }
+
+    pub(crate) fn settled(mut self, settled: bool) -> Self {
+        self.settled = settled;
+        self
+    }
+
+    /// A hint that a node may ignore: whether this node has answered every earlier
+    /// request of the claim, the last with [`Vote::Granted`]. Then nothing of it can
+    /// arrive late, and a release need not raise the fence against that.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.settled
     }
 
     /// What to do.

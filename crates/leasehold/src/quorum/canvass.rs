@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::nodes::NodeSet;
 use super::round::{Decision, Round};
+use crate::error::Story;
 use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
 
 /// One request on its way to all nodes.
@@ -33,6 +34,8 @@ pub(crate) struct Question<'a> {
     pub(crate) timeout: Duration,
     /// The nodes not to ask, because the claim cannot be there.
     pub(crate) skip: NodeSet,
+    /// The nodes where nothing of the claim is on its way; see [`Call::is_settled`].
+    pub(crate) settled: NodeSet,
     pub(crate) also: Option<Arc<dyn Tally>>,
 }
 
@@ -44,6 +47,7 @@ impl Canvass {
             claim,
             timeout,
             skip,
+            settled,
             also,
         } = question;
         let mut round = Round::new(verb, nodes.len());
@@ -57,7 +61,8 @@ impl Canvass {
         for (index, node) in nodes.iter().enumerate() {
             if !skip.contains(index) {
                 let tally = Arc::clone(&canvass) as Arc<dyn Tally>;
-                node.submit(Call::new(verb, Arc::clone(claim), timeout, tally, index));
+                let call = Call::new(verb, Arc::clone(claim), timeout, tally, index);
+                node.submit(call.settled(settled.contains(index)));
             }
         }
         canvass
@@ -75,7 +80,11 @@ impl Canvass {
         match state.round.decision() {
             Some(decision) => Poll::Ready(decision),
             None => {
-                if !state.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                if !state
+                    .waker
+                    .as_ref()
+                    .is_some_and(|w| w.will_wake(cx.waker()))
+                {
                     state.waker = Some(cx.waker().clone());
                 }
                 Poll::Pending
@@ -86,13 +95,19 @@ impl Canvass {
     /// The nodes where the claim certainly is not: they refused it, or the request
     /// was never sent to them.
     pub(crate) fn untouched(&self) -> NodeSet {
-        self.with_round(|round| {
-            let stories = round.stories().iter().enumerate();
-            stories
-                .filter(|(_, story)| story.rules_out_effect())
-                .map(|(node, _)| node)
-                .collect()
-        })
+        self.nodes_where(Story::rules_out_effect)
+    }
+
+    /// The nodes that said yes.
+    pub(crate) fn granted(&self) -> NodeSet {
+        self.nodes_where(|story| matches!(story, Story::Voted(Vote::Granted)))
+    }
+
+    fn nodes_where(&self, so: impl Fn(&Story) -> bool) -> NodeSet {
+        let state = self.lock();
+        let stories = state.round.stories().iter().enumerate();
+        let nodes = stories.filter(|(_, story)| so(story));
+        nodes.map(|(node, _)| node).collect()
     }
 
     /// Looks at the round as it stands.

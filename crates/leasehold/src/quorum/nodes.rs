@@ -16,7 +16,10 @@ impl NodeSet {
     }
 
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Self::MAX).filter(move |&node| self.contains(node))
+        let next = |left: &u64| (*left != 0).then(|| left & (left - 1));
+        std::iter::successors(Some(self.0), next)
+            .take_while(|left| *left != 0)
+            .map(|left| left.trailing_zeros() as usize)
     }
 
     pub(crate) fn intersect(self, other: Self) -> Self {

@@ -221,12 +221,7 @@ fn time_until_majority(
 /// Rule: `validity = ttl − elapsed − drift`, counted from **before the first byte is
 /// sent**, never from the reply. `None` if nothing of it is left.
 #[must_use]
-pub fn deadline(
-    sent_at: Moment,
-    ttl: Duration,
-    drift: Duration,
-    now: Moment,
-) -> Option<Moment> {
+pub fn deadline(sent_at: Moment, ttl: Duration, drift: Duration, now: Moment) -> Option<Moment> {
     let deadline = sent_at + ttl.saturating_sub(drift);
     (now < deadline).then_some(deadline)
 }
@@ -265,7 +260,10 @@ mod tests {
 
     #[test]
     fn a_majority_is_of_all_nodes() {
-        assert_eq!([1, 2, 3, 4, 5, 6, 7].map(Round::majority), [1, 2, 2, 3, 3, 4, 4]);
+        assert_eq!(
+            [1, 2, 3, 4, 5, 6, 7].map(Round::majority),
+            [1, 2, 2, 3, 3, 4, 4]
+        );
         // Two grants of the three nodes that answer are not a majority of five.
         let mut round = round(vec![Ok(Vote::Granted), Ok(Vote::Granted), DEAD, DEAD], 5);
         assert_eq!(round.decision(), None);
@@ -313,7 +311,10 @@ mod tests {
     #[test]
     fn ahead_of_a_majority_takes_the_nodes_clocks() {
         let round = round(vec![ahead(5, 100), ahead(7, 90), ahead(6, 300)], 3);
-        let advice = Advice::Reclock { now: 100, at_least: 7 };
+        let advice = Advice::Reclock {
+            now: 100,
+            at_least: 7,
+        };
         assert_eq!(round.advice(1_000_000), advice);
         // One slow clock does not make the others follow it.
         let round = self::round(vec![ahead(5, 1), stale(70), Ok(Vote::Granted)], 3);
@@ -329,7 +330,13 @@ mod tests {
 
     #[test]
     fn a_split_vote_is_contention() {
-        let votes = vec![Ok(Vote::Granted), Ok(Vote::Granted), held(50), held(60), DEAD];
+        let votes = vec![
+            Ok(Vote::Granted),
+            Ok(Vote::Granted),
+            held(50),
+            held(60),
+            DEAD,
+        ];
         let remaining = Some(Duration::from_millis(50));
         assert_eq!(round(votes, 5).advice(10), Advice::Contended { remaining });
     }

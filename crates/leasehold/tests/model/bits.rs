@@ -21,8 +21,8 @@ impl Bits {
         self.0 == 0
     }
 
-    pub fn len(self) -> u32 {
-        self.0.count_ones()
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
     }
 
     pub fn max(self) -> Option<u8> {

@@ -39,7 +39,10 @@ pub fn holds<M: Checkable>(model: M) {
 /// only when asked for.
 pub fn holds_at_large<M: Checkable>(model: M) {
     if std::env::var(LARGE).is_ok_and(|value| value == "1") {
-        explore(model, std::thread::available_parallelism().map_or(1, Into::into));
+        explore(
+            model,
+            std::thread::available_parallelism().map_or(1, Into::into),
+        );
     } else {
         eprintln!("not run: a large model; set {LARGE}=1 to run it");
     }

@@ -3,6 +3,7 @@ mod bits;
 mod check;
 mod fault;
 mod names;
+mod network;
 mod node;
 mod rw_lock;
 mod semaphore;

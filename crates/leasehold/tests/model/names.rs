@@ -75,7 +75,7 @@ impl<const A: usize> Names<A> {
         Self {
             wanted,
             tokens,
-            rules: Rules::new(A, tokens, None, None, fault),
+            rules: Rules::new(A, tokens).without(fault),
             fault,
         }
     }
@@ -91,7 +91,9 @@ impl<const A: usize> Names<A> {
         let mut granted = 0;
         for (nth, name) in self.names(attempt).enumerate() {
             let before = records[name];
-            let yes = self.rules.vote(Ask::Acquire, &mut records[name], attempt, token);
+            let yes = self
+                .rules
+                .vote(Ask::Acquire, &mut records[name], attempt, token);
             granted += usize::from(yes);
             if nth > 0 && self.fault == Some(Fault::OneFenceForAllNames) {
                 records[name].fence = before.fence;
@@ -108,7 +110,9 @@ impl<const A: usize> Names<A> {
     }
 
     fn start(&self, state: &mut State<A>, attempt: u8, token: u8) {
-        let mut newest = self.names(attempt).filter_map(|name| state.acquired[name].max());
+        let mut newest = self
+            .names(attempt)
+            .filter_map(|name| state.acquired[name].max());
         let late = newest.any(|newest| token <= newest);
         state.attempts[usize::from(attempt)] = Attempt::Asking { token, late };
     }
@@ -166,7 +170,9 @@ impl<const A: usize> Model for Names<A> {
                     steps.extend((1..=self.tokens).map(|token| Step::Start { attempt, token }));
                     continue;
                 }
-                Attempt::Asking { .. } if state.nodes.iter().filter(granted).count() >= MAJORITY => {
+                Attempt::Asking { .. }
+                    if state.nodes.iter().filter(granted).count() >= MAJORITY =>
+                {
                     steps.push(Step::Acquired { attempt });
                 }
                 _ => {}
@@ -175,7 +181,9 @@ impl<const A: usize> Model for Names<A> {
             steps.extend(nodes.map(|node| Step::AcquireArrives { attempt, node }));
         }
         for (node, Node { records, .. }) in (0..).zip(&state.nodes) {
-            let locked = (0..).zip(records).filter(|(_, record)| record.lock.is_some());
+            let locked = (0..)
+                .zip(records)
+                .filter(|(_, record)| record.lock.is_some());
             steps.extend(locked.map(|(name, _)| Step::LockExpires { node, name }));
         }
     }
@@ -213,10 +221,16 @@ fn large_overlapping_attempts() {
 
 #[test]
 fn a_node_grants_all_names_or_none() {
-    breaks(UNIQUE, Names::new([BOTH, FIRST], Some(Fault::SomeNamesSuffice)));
+    breaks(
+        UNIQUE,
+        Names::new([BOTH, FIRST], Some(Fault::SomeNamesSuffice)),
+    );
 }
 
 #[test]
 fn every_name_needs_its_own_fence() {
-    breaks(GROWING, Names::new([BOTH, SECOND], Some(Fault::OneFenceForAllNames)));
+    breaks(
+        GROWING,
+        Names::new([BOTH, SECOND], Some(Fault::OneFenceForAllNames)),
+    );
 }

@@ -1,11 +1,13 @@
 //! A node of the models: the library's own rules, on numbers small enough to enumerate.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Name;
 use leasehold::node::rules::{self, Constants, View, Write};
 use leasehold::node::{Claim, Vote};
 
+use crate::bits::small;
 use crate::fault::Fault;
 
 /// The models count tokens and clocks from 0. For the rules, 0 is this moment.
@@ -45,36 +47,50 @@ pub enum Ask {
 pub struct Rules {
     constants: Constants,
     /// One claim for every owner and token: the rules are asked millions of times.
-    claims: std::sync::Arc<[Vec<Claim>]>,
+    claims: Arc<[Vec<Claim>]>,
     fault: Option<Fault>,
 }
 
 impl Rules {
-    /// For owners below `owners` and tokens up to `tokens`. `None` for S or F stands for
-    /// more than any number of the model.
-    pub fn new(
-        owners: usize,
-        tokens: u8,
-        skew: Option<u8>,
-        retention: Option<u8>,
-        fault: Option<Fault>,
-    ) -> Self {
-        let span = |units: Option<u8>| Duration::from_micros(units.map_or(LONG_US, u64::from));
-        let skew = skew.filter(|_| fault != Some(Fault::NoCap));
+    /// For owners below `owners` and tokens up to `tokens`, with S and F beyond all of
+    /// them and no rule missing.
+    pub fn new(owners: usize, tokens: u8) -> Self {
         let claims = (0..owners).map(|owner| {
-            let owner = [u8::try_from(owner).expect("owners are few")];
+            let owner = [small(owner)];
             let claim = |token| Claim::new(name(), &owner, micros(token), Duration::ZERO);
             (0..=tokens).map(claim).collect()
         });
         Self {
             constants: Constants {
-                skew: span(skew),
-                fence_retention: span(retention),
+                skew: Duration::from_micros(LONG_US),
+                fence_retention: Duration::from_micros(LONG_US),
                 restart_guard: None,
             },
             claims: claims.collect(),
-            fault,
+            fault: None,
         }
+    }
+
+    /// With this S and F, where given.
+    pub fn constants(mut self, skew: Option<u8>, retention: Option<u8>) -> Self {
+        let span = |units: u8| Duration::from_micros(u64::from(units));
+        let Constants {
+            skew: s,
+            fence_retention: f,
+            ..
+        } = &mut self.constants;
+        *s = skew.map_or(*s, span);
+        *f = retention.map_or(*f, span);
+        self
+    }
+
+    /// Without one of the rules.
+    pub fn without(mut self, fault: Option<Fault>) -> Self {
+        if fault == Some(Fault::NoCap) {
+            self.constants.skew = Duration::from_micros(LONG_US);
+        }
+        self.fault = fault;
+        self
     }
 
     /// Lets a node vote on the claim of `owner` with `token` and store what follows from
@@ -101,7 +117,12 @@ impl Rules {
             Ask::ReleaseAndKeep => rules::release(&view, claim, Some(Duration::ZERO)),
         };
         self.store(ask, write, record, owner);
-        vote == Vote::Granted
+        let granted = vote == Vote::Granted;
+        assert!(
+            !granted || record.lock == Some(owner),
+            "granted, but not locked"
+        );
+        granted
     }
 
     /// Shows the rules something else than what the node knows.
@@ -114,6 +135,7 @@ impl Rules {
             (Some(Fault::MissingFenceIsZero), _) => view.fence = view.fence.or(Some(0)),
             (Some(Fault::ExtendIgnoresFence), Ask::Extend) => view.fence = None,
             (Some(Fault::ExtendIgnoresFloor), Ask::Extend) => view.floor = 0,
+            (Some(Fault::ReleaseRaisesUnderLock), Ask::Release) => view.lock = None,
             _ => {}
         }
     }
@@ -126,7 +148,10 @@ impl Rules {
                 Some(fence)
             }
             Write::Unlock { fence } => {
-                record.lock = None;
+                let foreign = record.lock.is_some_and(|other| other != owner);
+                if !(foreign && self.fault == Some(Fault::ReleaseRaisesUnderLock)) {
+                    record.lock = None;
+                }
                 fence
             }
             Write::Keep { value, fence, .. } => {
@@ -143,7 +168,7 @@ impl Rules {
         if let Some(fence) = fence
             && !unstored
         {
-            record.fence = Some(small(fence));
+            record.fence = Some(units(fence));
         }
         if record.lock.is_none() {
             self.after_unlock(record);
@@ -167,12 +192,12 @@ fn name() -> Name {
     Name::new("model").expect("a valid name")
 }
 
-fn micros(small: u8) -> u64 {
-    EPOCH_US + u64::from(small)
+fn micros(units: u8) -> u64 {
+    EPOCH_US + u64::from(units)
 }
 
-fn small(us: u64) -> u8 {
+fn units(us: u64) -> u8 {
     us.checked_sub(EPOCH_US)
-        .and_then(|small| u8::try_from(small).ok())
+        .and_then(|units| u8::try_from(units).ok())
         .expect("the rules store small numbers only")
 }

@@ -136,7 +136,7 @@ impl<const A: usize> RwLock<A> {
             kinds,
             tokens,
             locks_expire: true,
-            rules: Rules::new(A, tokens, None, None, fault),
+            rules: Rules::new(A, tokens).without(fault),
             fault,
         }
     }
@@ -183,7 +183,10 @@ impl<const A: usize> RwLock<A> {
         let node = &mut state.nodes[usize::from(node)];
         let kind = self.kind(attempt);
         let mut obstacles = node.obstacles(kind, self.fault);
-        if self.rules.vote(Ask::Acquire, &mut obstacles, attempt, token) {
+        if self
+            .rules
+            .vote(Ask::Acquire, &mut obstacles, attempt, token)
+        {
             node.lock(kind, attempt, token);
             if phase == Phase::Asking {
                 node.granted.insert(attempt);
@@ -195,7 +198,9 @@ impl<const A: usize> RwLock<A> {
         let kind = self.kind(attempt);
         let excluded = self.excluded(state, kind);
         let acquiring = &mut state.attempts[usize::from(attempt)];
-        state.reused |= excluded.iter().any(|tokens| tokens.contains(acquiring.token));
+        state.reused |= excluded
+            .iter()
+            .any(|tokens| tokens.contains(acquiring.token));
         state.shrunk |= acquiring.late;
         match kind {
             Reader => state.read.insert(acquiring.token),
@@ -228,7 +233,9 @@ impl<const A: usize> RwLock<A> {
                 steps.extend((1..=self.tokens).map(|token| Step::Start { attempt, token }));
                 return;
             }
-            Phase::Asking if state.nodes.iter().filter(granted).count() >= self.majority(attempt) => {
+            Phase::Asking
+                if state.nodes.iter().filter(granted).count() >= self.majority(attempt) =>
+            {
                 steps.push(Step::Acquired { attempt });
             }
             _ => {}
@@ -311,9 +318,10 @@ impl<const A: usize> Model for RwLock<A> {
             }));
         }
         if self.kinds.iter().filter(|kind| **kind == Reader).count() >= 2 {
-            properties.push(Property::<Self>::sometimes("two readers at once", |m, s| {
-                m.holding(s, Reader) >= 2
-            }));
+            properties.push(Property::<Self>::sometimes(
+                "two readers at once",
+                |m, s| m.holding(s, Reader) >= 2,
+            ));
         }
         properties
     }

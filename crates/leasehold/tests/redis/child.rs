@@ -36,7 +36,10 @@ async fn stopped_child() {
         if gap > Duration::from_millis(1_500) {
             println!("\nwoke {}", lease.is_valid());
             lease.lost().await;
-            println!("\nlost {}", Moment::now().saturating_duration_since(now).as_millis());
+            println!(
+                "\nlost {}",
+                Moment::now().saturating_duration_since(now).as_millis()
+            );
             return;
         }
         before = now;
@@ -68,7 +71,10 @@ async fn a_stopped_process_does_not_believe_its_old_lease() {
     };
     signal("-STOP");
     // Its lease runs out, and another takes the lock.
-    let client = Client::builder().node(server.url()).build().expect("a client");
+    let client = Client::builder()
+        .node(server.url())
+        .build()
+        .expect("a client");
     let mutex = client.mutex("a").with_options(super::patient);
     let lease = mutex.lock().await.expect("a lease");
     assert!(lease.token() > token);

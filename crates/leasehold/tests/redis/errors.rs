@@ -69,7 +69,10 @@ async fn a_full_server_refuses_new_locks_and_lets_old_ones_go_on() {
 
 #[tokio::test]
 async fn a_server_that_cannot_persist_says_so() {
-    let servers = [RedisServer::start_with(&["--stop-writes-on-bgsave-error", "yes"])];
+    let servers = [RedisServer::start_with(&[
+        "--stop-writes-on-bgsave-error",
+        "yes",
+    ])];
     let client = client(&servers).await;
     let save = [&b"CONFIG"[..], b"SET", b"save", b"1 1000000"];
     assert_eq!(servers[0].command(&save), "+OK\r\n");
@@ -82,7 +85,10 @@ async fn a_server_that_cannot_persist_says_so() {
     })
     .await;
     let error = refused(&client, "a").await;
-    assert!(matches!(error, NodeError::CannotPersist { .. }), "{error:?}");
+    assert!(
+        matches!(error, NodeError::CannotPersist { .. }),
+        "{error:?}"
+    );
     assert_eq!(super::copies(&servers, "a"), 0);
 }
 
@@ -115,7 +121,10 @@ async fn a_user_without_permission_is_told_which() {
         assert!(!format!("{error} {error:?}").contains("secret-pw"));
     }
     // What a user needs, and no more; SCRIPT LOAD is not among it.
-    user(&["~*", "+eval", "+evalsha", "+info", "+time", "+get", "+mget", "+set", "+del", "+pexpire", "+pttl", "+select", "+client"]);
+    user(&[
+        "~*", "+eval", "+evalsha", "+info", "+time", "+get", "+mget", "+set", "+del", "+pexpire",
+        "+pttl", "+select", "+client",
+    ]);
     let client = connect().await.expect("enough");
     let lease = client.mutex("a").with_options(patient).lock().await;
     lease.expect("a lease").release().await;
@@ -180,7 +189,10 @@ async fn clients_with_other_constants_are_refused() {
     let second = builder(&servers).skew(Duration::from_secs(3));
     let error = second.connect().await.expect_err("refused");
     let text = error.to_string();
-    assert!(text.contains("skew=10s") && text.contains("skew=3s"), "{text}");
+    assert!(
+        text.contains("skew=10s") && text.contains("skew=3s"),
+        "{text}"
+    );
     assert!(text.contains("leasehold:epoch"), "{text}");
 }
 
@@ -195,7 +207,10 @@ async fn bad_urls_are_refused_without_being_shown() {
         "redis://",
         "redis+unix://",
     ] {
-        let error = Client::builder().node("redis://127.0.0.1").node(url).build();
+        let error = Client::builder()
+            .node("redis://127.0.0.1")
+            .node(url)
+            .build();
         let error = error.expect_err(url);
         let text = format!("{error} {error:?}");
         assert!(text.contains("node 2"), "{text}");
@@ -203,6 +218,8 @@ async fn bad_urls_are_refused_without_being_shown() {
     }
     let none = Client::builder().build();
     assert!(matches!(none, Err(Error::Invalid(Invalid::NoNodes))));
-    let many = Client::builder().nodes(vec!["redis://127.0.0.1"; 65]).build();
+    let many = Client::builder()
+        .nodes(vec!["redis://127.0.0.1"; 65])
+        .build();
     assert!(matches!(many, Err(Error::Invalid(Invalid::Number { .. }))));
 }

@@ -77,10 +77,8 @@ async fn an_unsolicited_reply_never_grants_a_lock() {
             Ok(None) => {}
             Err(error @ Error::NoMajority(_)) => {
                 let story = &error.nodes()[0].story;
-                protocol_errors += usize::from(matches!(
-                    story,
-                    Story::Failed(NodeError::Protocol { .. })
-                ));
+                protocol_errors +=
+                    usize::from(matches!(story, Story::Failed(NodeError::Protocol { .. })));
             }
             Err(error) => panic!("{error:?}"),
         }
@@ -121,14 +119,26 @@ async fn nonsense_is_an_error() {
     for (reply, expected) in [
         (&b"+PONG\r\n"[..], "unexpected reply"),
         (b":12345678901234\r\n", "unexpected reply"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "not what a Redis server says"),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "not what a Redis server says",
+        ),
         (b"*3\r\n$5\r\nEPOCH\r\n$-1\r\n$-1\r\n", "unexpected reply"),
-        (b"-LOADING Redis is loading the dataset in memory\r\n", "loading"),
+        (
+            b"-LOADING Redis is loading the dataset in memory\r\n",
+            "loading",
+        ),
         (b"-MOVED 3999 127.0.0.1:6381\r\n", "Redis Cluster"),
-        (b"-MISCONF Redis is configured to save RDB snapshots\r\n", "MISCONF"),
+        (
+            b"-MISCONF Redis is configured to save RDB snapshots\r\n",
+            "MISCONF",
+        ),
         (b"-ERR \x1b[2J odd bytes\r\n", "\\u{1b}[2J odd bytes"),
         (b"-ERR \xff\xfe\r\n", "not what a Redis server says"),
-        (b"-READONLY You can't write against a read only replica.\r\n", "read-only"),
+        (
+            b"-READONLY You can't write against a read only replica.\r\n",
+            "read-only",
+        ),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -138,9 +148,9 @@ async fn nonsense_is_an_error() {
                     let mut buffer = [0; 65536];
                     // One reply for every request, whatever was asked.
                     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-                        let requests = buffer[..read].windows(3).filter(|w| {
-                            w[0] == b'*' && w[1].is_ascii_digit()
-                        });
+                        let requests = buffer[..read]
+                            .windows(3)
+                            .filter(|w| w[0] == b'*' && w[1].is_ascii_digit());
                         for _ in 0..requests.count() {
                             if stream.write_all(reply).await.is_err() {
                                 return;

@@ -78,7 +78,9 @@ async fn a_grant_that_comes_too_late_is_no_lease() {
     let warm = client.mutex("warm").with_options(patient).lock().await;
     warm.expect("a lease").release().await;
     let ttl = Duration::from_millis(400);
-    let mutex = client.mutex("a").with_options(|o| o.ttl(ttl).node_timeout(ttl));
+    let mutex = client
+        .mutex("a")
+        .with_options(|o| o.ttl(ttl).node_timeout(ttl));
     servers[0].stop();
     let attempt = tokio::spawn(async move { mutex.try_lock().await });
     pause(398).await;

@@ -116,7 +116,9 @@ async fn two_of_five_may_die_or_go_silent() {
 async fn a_stall_of_the_majority_does_not_end_a_lease() {
     let mut servers = RedisServer::start_many(3);
     let client = client(&servers).await;
-    let mutex = client.mutex("a").with_options(|o| o.ttl(Duration::from_secs(30)));
+    let mutex = client
+        .mutex("a")
+        .with_options(|o| o.ttl(Duration::from_secs(30)));
     let lease = mutex.lock_timeout(LONG).await.expect("a lease");
     servers[0].stop();
     servers[1].stop();
@@ -142,7 +144,9 @@ async fn a_stall_of_the_majority_does_not_end_a_lease() {
 async fn a_lost_majority_is_signalled_before_the_deadline() {
     let mut servers = RedisServer::start_many(3);
     let client = client(&servers).await;
-    let mutex = client.mutex("a").with_options(|o| o.ttl(Duration::from_secs(3)));
+    let mutex = client
+        .mutex("a")
+        .with_options(|o| o.ttl(Duration::from_secs(3)));
     let lease = mutex.lock_timeout(LONG).await.expect("a lease");
     servers[0].stop();
     servers[2].kill();
@@ -198,5 +202,8 @@ async fn a_black_holed_node_delays_nobody() {
         task.await.unwrap();
     }
     let took = start.elapsed();
-    assert!(took < Duration::from_secs(5), "one after the other: {took:?}");
+    assert!(
+        took < Duration::from_secs(5),
+        "one after the other: {took:?}"
+    );
 }

@@ -21,7 +21,11 @@ async fn guarded(count: usize) -> (Vec<RedisServer>, Client) {
         .options(short(Options::default()))
         .build()
         .unwrap();
-    let lease = client.mutex("warm").lock().await.expect("up for long enough");
+    let lease = client
+        .mutex("warm")
+        .lock()
+        .await
+        .expect("up for long enough");
     lease.release().await;
     (servers, client)
 }
@@ -77,7 +81,10 @@ async fn a_new_server_waits_unless_assumed_fresh() {
     let urls = || servers.iter().map(RedisServer::url);
     let careful = Client::builder().nodes(urls()).connect().await.unwrap();
     let error = careful.mutex("a").try_lock().await.expect_err("too early");
-    assert!(error.nodes().iter().all(|n| quarantined(&n.story)), "{error}");
+    assert!(
+        error.nodes().iter().all(|n| quarantined(&n.story)),
+        "{error}"
+    );
     let fresh = Client::builder().nodes(urls()).assume_fresh();
     let fresh = fresh.connect().await.unwrap();
     let lease = fresh.mutex("a").with_options(patient).lock().await;
@@ -160,7 +167,10 @@ async fn flushes_in_the_middle_of_a_run() {
         assert!(task.await.expect("no panic") > 0);
     }
     assert_eq!(client.shutdown(LONG).await, 0);
-    until("free", || copies(&servers, "a0") + copies(&servers, "a1") == 0).await;
+    until("free", || {
+        copies(&servers, "a0") + copies(&servers, "a1") == 0
+    })
+    .await;
 }
 
 /// A restart with an old snapshot: the lock and the fence in it are out of date.

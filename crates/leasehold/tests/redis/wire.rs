@@ -9,7 +9,11 @@ use super::{client, copies, patient, until};
 
 fn pttl(server: &RedisServer, key: &[u8]) -> i64 {
     let reply = server.command(&[b"PTTL", key]);
-    reply.trim_start_matches(':').trim().parse().expect("a number")
+    reply
+        .trim_start_matches(':')
+        .trim()
+        .parse()
+        .expect("a number")
 }
 
 /// The lock is a plain string at exactly the name, with a TTL in milliseconds.
@@ -73,7 +77,11 @@ async fn unix_sockets_and_databases_work() {
     let server = RedisServer::start_with(&["--requirepass", "p&w"]);
     let socket = server.dir().join("redis.sock");
     let url = format!("redis+unix://{}?db=3&pass=p%26w", socket.display());
-    let client = Client::builder().node(url).connect().await.expect("connected");
+    let client = Client::builder()
+        .node(url)
+        .connect()
+        .await
+        .expect("connected");
     let mutex = client.mutex("a").with_options(patient);
     let lease = mutex.lock().await.expect("a lease");
     let error = mutex.lock_timeout(Duration::ZERO).await.expect_err("held");
@@ -81,7 +89,11 @@ async fn unix_sockets_and_databases_work() {
     assert!(!error.to_string().contains("p&w"));
     // The same database by another way.
     let url = format!("redis://:p%26w@127.0.0.1:{}/3", server.port());
-    let other = Client::builder().node(url).connect().await.expect("connected");
+    let other = Client::builder()
+        .node(url)
+        .connect()
+        .await
+        .expect("connected");
     assert!(other.mutex("a").try_lock().await.unwrap().is_none());
     lease.release().await;
 }
@@ -122,7 +134,11 @@ async fn one_connection_serves_all_tasks() {
         task.await.expect("no panic");
     }
     let list = servers[0].command(&[b"CLIENT", b"LIST"]);
-    assert_eq!(list.matches("lib-name=leasehold").count().max(1), 1, "{list}");
+    assert_eq!(
+        list.matches("lib-name=leasehold").count().max(1),
+        1,
+        "{list}"
+    );
     // This connection and the client's.
     assert_eq!(list.matches(" addr=").count(), 2, "{list}");
 }

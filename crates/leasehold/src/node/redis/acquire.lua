@@ -13,20 +13,27 @@
 --   {'AHEAD' | 'STALE', token, fence, now}           another token is needed
 --   {'FORGOT', token}                                another epoch: shake hands again
 --   -WRONGTYPE                                       the key holds no lock
-local token, known = tonumber(ARGV[2]), redis.call('GET', KEYS[2])
+local known = redis.call('GET', KEYS[2])
 
--- The common case, with as few calls as can be. Neither the epoch nor the clock needs to
--- be looked at: a fence that is there has not been forgotten, and was above the floor
--- when it was written; a token within the cap once is within it ever after.
-if known and not ARGV[4] and tonumber(known) < token and FLOOR < token
-  and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[3]) then
-  redis.call('SET', KEYS[2], ARGV[2], 'PX', fence_ms(ARGV[3]))
-  return token
+-- The common case, with as few and as cheap calls as can be. Neither the epoch nor the
+-- clock needs to be looked at: a fence that is there has not been forgotten, and was above
+-- the floor when it was written; a token within the cap once is within it ever after.
+-- Numbers of 16 digits (µs, until the year 2286) compare as text. The fence's time to live
+-- is renewed when the first 7 digits change, every 1000 s; it is longer than F by hours.
+if known and #known == 16 and #ARGV[2] == 16 and known < ARGV[2] and FLOOR16 < ARGV[2]
+  and not ARGV[4] and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[3]) then
+  if #ARGV[3] < 8 and string.sub(known, 1, 7) == string.sub(ARGV[2], 1, 7) then
+    redis.call('SET', KEYS[2], ARGV[2], 'KEEPTTL')
+  else
+    redis.call('SET', KEYS[2], ARGV[2], 'PX', fence_ms(ARGV[3]))
+  end
+  return ARGV[2]
 end
 
 if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
+local token = tonumber(ARGV[2])
 local fence = math.max(tonumber(known or now - F), FLOOR)
 local owner = redis.call('GET', KEYS[1])
 if owner == ARGV[1] and fence == token then return {'GRANTED', ARGV[2], now} end

@@ -8,13 +8,12 @@
 //!   connection is dropped: a late reply must never answer the next request.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use redis::{RedisError, Value};
 use tokio::sync::mpsc;
 
@@ -26,7 +25,8 @@ use crate::clock::{Clock, Moment};
 use crate::node::{Call, NodeError, Vote};
 
 const MAX_BATCH: usize = 256;
-const MAX_IN_FLIGHT: usize = 64;
+/// Fewer than the connection has room for (50), so that handing over never waits.
+const MAX_IN_FLIGHT: usize = 32;
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// How often one call may be sent again because the server had forgotten something.
@@ -54,9 +54,9 @@ struct Job {
 
 /// Calls that were sent in one write.
 struct Batch {
-    number: u64,
     jobs: Vec<Job>,
     deadline: Moment,
+    replies: Sent,
 }
 
 /// Why a connection is over.
@@ -68,19 +68,16 @@ enum Ended {
 
 type Replies = Result<Vec<Value>, RedisError>;
 
-/// The replies to a batch, with its number.
-struct Pending {
-    number: u64,
-    sent: Sent,
-}
-
-impl Future for Pending {
-    type Output = (u64, Replies);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let number = self.number;
-        self.sent.as_mut().poll(cx).map(|replies| (number, replies))
-    }
+/// What happens to a connection in use.
+enum Event {
+    /// The replies to the oldest batch.
+    Replies(Replies),
+    /// The connection gave an answer out of turn: an error, or worse.
+    Broken(Option<RedisError>),
+    /// So many calls have arrived; none: nobody needs the node any more.
+    Calls(usize),
+    /// The timer has fired.
+    Timer,
 }
 
 impl Link {
@@ -149,7 +146,8 @@ impl Link {
             waiting,
             failures,
         } = self;
-        let hopeful = *failures <= 1 && !matches!(status.get(), Some(Err(NodeError::TimedOut { .. })));
+        let hopeful =
+            *failures <= 1 && !matches!(status.get(), Some(Err(NodeError::TimedOut { .. })));
         let mut connecting = std::pin::pin!(connector.connect());
         loop {
             let next = waiting.iter().map(|job| job.deadline).min();
@@ -236,10 +234,11 @@ impl Job {
 struct Serving<'a> {
     link: &'a mut Link,
     session: Session,
-    /// Sent and not answered yet, oldest first.
+    /// Sent and not answered yet. Replies come in the order of the requests, so only the
+    /// oldest batch is ever waited for.
     batches: VecDeque<Batch>,
-    replies: FuturesUnordered<Pending>,
-    sent: u64,
+    /// Whether the youngest batch has been handed to the connection.
+    handed_over: bool,
     useful: bool,
 }
 
@@ -249,8 +248,7 @@ impl<'a> Serving<'a> {
             link,
             session,
             batches: VecDeque::new(),
-            replies: FuturesUnordered::new(),
-            sent: 0,
+            handed_over: true,
             useful: false,
         }
     }
@@ -271,37 +269,69 @@ impl<'a> Serving<'a> {
                 timer_at = due;
                 timer.set(clock.sleep_until(timer_at));
             }
-            let busy = !self.batches.is_empty();
-            if !open && !busy {
+            if !open && self.batches.is_empty() {
                 break Ended::Unused;
             }
-            tokio::select! {
-                biased;
-                Some((number, replies)) = self.replies.next(), if busy => {
-                    if let Err(why) = self.take(number, replies).await {
-                        break Ended::Broken(why);
-                    }
-                }
-                received = self.link.inbox.recv_many(&mut calls, MAX_BATCH),
-                        if open && self.batches.len() < MAX_IN_FLIGHT => {
+            let event = poll_fn(|cx| self.poll(cx, open, &mut calls, timer.as_mut()));
+            let outcome = match event.await {
+                Event::Replies(replies) => self.take(replies).await,
+                Event::Broken(error) => Err(broken(error.as_ref())),
+                Event::Calls(received) => {
                     open = received > 0;
                     let now = clock.now();
                     let jobs = calls.drain(..).map(|call| Job::new(call, now)).collect();
                     self.send(jobs);
+                    Ok(())
                 }
-                () = &mut timer, if busy => {
-                    let now = clock.now();
-                    if let Some(why) = self.overdue(timer_at, now) {
-                        break Ended::Broken(why);
-                    }
-                    timer_at = Moment::FAR;
+                Event::Timer => {
+                    let fired_at = std::mem::replace(&mut timer_at, Moment::FAR);
+                    self.overdue(fired_at, clock.now())
                 }
+            };
+            if let Err(why) = outcome {
+                break Ended::Broken(why);
             }
         };
         if let Ended::Broken(why) = &ended {
             self.abandon(why);
         }
         (ended, self.useful)
+    }
+
+    /// Replies first: they make room, and a late timer must not overtake them.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        open: bool,
+        calls: &mut Vec<Call>,
+        timer: Pin<&mut impl Future<Output = ()>>,
+    ) -> Poll<Event> {
+        if !self.handed_over
+            && self.batches.len() > 1
+            && let Some(youngest) = self.batches.back_mut()
+        {
+            // The first poll hands the requests to the connection. Its replies come after
+            // the older ones', unless the connection is broken.
+            if let Poll::Ready(replies) = youngest.replies.as_mut().poll(cx) {
+                return Poll::Ready(Event::Broken(replies.err()));
+            }
+        }
+        self.handed_over = true;
+        if let Some(oldest) = self.batches.front_mut()
+            && let Poll::Ready(replies) = oldest.replies.as_mut().poll(cx)
+        {
+            return Poll::Ready(Event::Replies(replies));
+        }
+        if open
+            && self.batches.len() < MAX_IN_FLIGHT
+            && let Poll::Ready(received) = self.link.inbox.poll_recv_many(cx, calls, MAX_BATCH)
+        {
+            return Poll::Ready(Event::Calls(received));
+        }
+        if !self.batches.is_empty() && timer.poll(cx).is_ready() {
+            return Poll::Ready(Event::Timer);
+        }
+        Poll::Pending
     }
 
     fn send(&mut self, jobs: Vec<Job>) {
@@ -316,23 +346,20 @@ impl<'a> Serving<'a> {
         let Some(deadline) = sending.iter().map(|job| job.deadline).min() else {
             return;
         };
-        let number = self.sent;
-        self.sent += 1;
         let calls = sending.iter().map(|job| (&job.call, job.by));
-        let sent = self.session.send(calls);
-        self.replies.push(Pending { number, sent });
+        let replies = self.session.send(calls);
+        self.handed_over = false;
         self.batches.push_back(Batch {
-            number,
             jobs: sending,
             deadline,
+            replies,
         });
     }
 
     /// Answers the calls of a batch, and sends again those that the server could not
     /// make sense of because it had forgotten its scripts or its epoch.
-    async fn take(&mut self, number: u64, replies: Replies) -> Result<(), NodeError> {
-        let index = self.batches.iter().position(|b| b.number == number);
-        let Some(batch) = index.and_then(|index| self.batches.remove(index)) else {
+    async fn take(&mut self, replies: Replies) -> Result<(), NodeError> {
+        let Some(batch) = self.batches.pop_front() else {
             return Ok(());
         };
         let values = match replies {
@@ -344,7 +371,7 @@ impl<'a> Serving<'a> {
             }
             Err(error) => {
                 self.batches.push_front(batch);
-                return Err(broken(&error));
+                return Err(broken(Some(&error)));
             }
         };
         self.useful = true;
@@ -405,18 +432,21 @@ impl<'a> Serving<'a> {
     }
 
     /// Looks for an overdue answer when the timer, set for `due`, has fired.
-    fn overdue(&mut self, due: Moment, now: Moment) -> Option<NodeError> {
-        let batch = self.batches.iter().find(|batch| batch.deadline <= now)?;
-        let after = batch.jobs.first()?.call.timeout();
+    fn overdue(&mut self, due: Moment, now: Moment) -> Result<(), NodeError> {
+        let mut late = self.batches.iter().filter(|batch| batch.deadline <= now);
+        let Some(job) = late.next().and_then(|batch| batch.jobs.first()) else {
+            return Ok(());
+        };
+        let after = job.call.timeout();
         // If the timer itself is late, this process was stopped or starved, and the
         // replies may lie in its socket: they get their time again.
         if now.saturating_duration_since(due) > after / 2 {
             for batch in &mut self.batches {
                 batch.deadline = now + after;
             }
-            return None;
+            return Ok(());
         }
-        Some(NodeError::TimedOut { after })
+        Err(NodeError::TimedOut { after })
     }
 
     /// Answers everything that is under way: its outcome is unknown.
@@ -436,9 +466,12 @@ impl<'a> Serving<'a> {
     }
 }
 
-fn broken(error: &RedisError) -> NodeError {
-    match connection_error(error) {
-        NodeError::Unreachable { why } => NodeError::Disconnected { why },
-        other => other,
+fn broken(error: Option<&RedisError>) -> NodeError {
+    match error.map(connection_error) {
+        Some(NodeError::Unreachable { why }) => NodeError::Disconnected { why },
+        Some(other) => other,
+        None => NodeError::Protocol {
+            why: "out of turn".into(),
+        },
     }
 }

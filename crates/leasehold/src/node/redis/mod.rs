@@ -66,12 +66,14 @@ fn open(info: ConnectionInfo, settings: &NodeSettings) -> redis::RedisResult<red
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     let certificates = redis::TlsCertificates {
-        client_tls: settings.tls.client.clone().map(|(client_cert, client_key)| {
-            redis::ClientTlsConfig {
+        client_tls: settings
+            .tls
+            .client
+            .clone()
+            .map(|(client_cert, client_key)| redis::ClientTlsConfig {
                 client_cert,
                 client_key,
-            }
-        }),
+            }),
         root_cert: settings.tls.root.clone(),
     };
     redis::Client::build_with_tls(info, certificates)
@@ -134,7 +136,12 @@ impl RedisNode {
         let status = Arc::new(Status::default());
         let label = target.label.clone();
         let connector = session::Connector::new(target, settings, roster);
-        let link = link::Link::new(connector, settings.clock.clone(), Arc::clone(&status), inbox);
+        let link = link::Link::new(
+            connector,
+            settings.clock.clone(),
+            Arc::clone(&status),
+            inbox,
+        );
         tokio::spawn(link.run());
         Self {
             label,

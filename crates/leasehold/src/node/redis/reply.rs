@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
+use super::scripts::settles;
 use crate::holder::Holder;
 use crate::name::shown;
 use crate::node::{Call, NodeError, Verb, Vote};
@@ -28,6 +29,16 @@ pub(super) fn read(value: Value, call: &Call) -> Reply {
         Value::ServerError(error) if error.code() == "NOSCRIPT" => Reply::NoScript,
         Value::ServerError(error) => Reply::Answer(Err(server_error(&error))),
         Value::Int(number) => read_number(number, call),
+        Value::Nil if settles(call) => Reply::Answer(Ok(Vote::Released { held: false })),
+        Value::BulkString(text) if settles(call) && text == call.claim().owner() => {
+            Reply::Answer(Ok(Vote::Released { held: true }))
+        }
+        Value::BulkString(token)
+            if call.verb() == Verb::Acquire
+                && parse_number(&token) == Some(call.claim().token()) =>
+        {
+            Reply::Answer(Ok(Vote::Granted))
+        }
         Value::Array(parts) => read_parts(&parts, call)
             .unwrap_or_else(|| garbage(format!("to {:?}: {}", call.verb(), glimpse(&parts)))),
         other => garbage(format!("to {:?}: {}", call.verb(), glimpse(&[other]))),
@@ -39,8 +50,11 @@ fn read_number(number: i64, call: &Call) -> Reply {
     let (verb, same) = (call.verb(), number.unsigned_abs() == call.claim().token());
     match (same, verb, number > 0) {
         (true, Verb::Release { .. }, held) => Reply::Answer(Ok(Vote::Released { held })),
-        (true, _, true) => Reply::Answer(Ok(Vote::Granted)),
-        _ => garbage(format!("{number} to {verb:?} of token {}", call.claim().token())),
+        (true, Verb::Extend, true) => Reply::Answer(Ok(Vote::Granted)),
+        _ => garbage(format!(
+            "{number} to {verb:?} of token {}",
+            call.claim().token()
+        )),
     }
 }
 

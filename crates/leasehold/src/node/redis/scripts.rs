@@ -19,12 +19,20 @@ struct Text {
     hash: String,
 }
 
+impl Text {
+    fn new(code: String) -> Self {
+        let hash = Script::new(&code).get_hash().to_owned();
+        Self { code, hash }
+    }
+}
+
 /// The scripts for one epoch of a server. What is the same for every request (the
 /// constants, the epoch, the floor) is part of their text, and so costs nothing.
 pub(super) struct Scripts {
     acquire: Text,
     extend: Text,
     release: Text,
+    settle: Text,
 }
 
 /// How a script is named to the server.
@@ -39,7 +47,10 @@ pub(super) enum By {
 /// The request that shakes hands.
 pub(super) fn hello(constants: &Constants) -> Cmd {
     let mut cmd = redis::cmd("EVAL");
-    cmd.arg(HELLO).arg(1).arg(EPOCH_KEY).arg(describe(constants));
+    cmd.arg(HELLO)
+        .arg(1)
+        .arg(EPOCH_KEY)
+        .arg(describe(constants));
     cmd
 }
 
@@ -52,26 +63,26 @@ impl Scripts {
             // nearly three for the lock itself (10^7 ms; longer ones count on top).
             let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
             let code = format!(
-                "local S, F, FLOOR, FENCE_MS = {}, {}, {floor}, '{}'\n\
+                "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
                  local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n{PRELUDE}{body}",
                 constants.skew_us(),
                 constants.retention_us(),
                 fence_ttl.as_millis(),
             );
-            let hash = Script::new(&code).get_hash().to_owned();
-            Text { code, hash }
+            Text::new(code)
         };
         Self {
             acquire: text(include_str!("acquire.lua")),
             extend: text(include_str!("extend.lua")),
             release: text(include_str!("release.lua")),
+            settle: Text::new(include_str!("settle.lua").to_owned()),
         }
     }
 
     /// The requests that load the scripts.
     pub(super) fn load(&self) -> redis::Pipeline {
         let mut pipeline = redis::Pipeline::new();
-        for script in [&self.acquire, &self.extend, &self.release] {
+        for script in [&self.acquire, &self.extend, &self.release, &self.settle] {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
         }
         pipeline
@@ -82,9 +93,11 @@ impl Scripts {
     /// within what the server's clock allows.
     pub(super) fn command(&self, call: &Call, by: By, cap: u64) -> Cmd {
         let claim = call.claim();
+        let settle = settles(call);
         let script = match call.verb() {
             Verb::Acquire => &self.acquire,
             Verb::Extend => &self.extend,
+            Verb::Release { .. } if settle => &self.settle,
             Verb::Release { .. } => &self.release,
         };
         let mut cmd = Cmd::with_capacity(8, 256);
@@ -92,6 +105,10 @@ impl Scripts {
             By::Hash => cmd.arg("EVALSHA").arg(&script.hash),
             By::Text => cmd.arg("EVAL").arg(&script.code),
         };
+        if settle {
+            cmd.arg(1).arg(claim.name().as_bytes()).arg(claim.owner());
+            return cmd;
+        }
         cmd.arg(2)
             .arg(claim.name().as_bytes())
             .arg(fence_key(claim.name()))
@@ -111,6 +128,11 @@ impl Scripts {
         }
         cmd
     }
+}
+
+/// Whether a release is a plain compare-and-delete.
+pub(super) fn settles(call: &Call) -> bool {
+    call.is_settled() && call.verb() == Verb::Release { keep: None }
 }
 
 /// Rounded up, so that it is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.
@@ -170,7 +192,11 @@ mod tests {
     fn constants_and_epoch_are_part_of_the_text() {
         let constants = Constants::for_nodes(1);
         let one = Scripts::new(&constants, "run:constants:5", 15);
-        assert!(one.acquire.code.contains("local S, F, FLOOR, FENCE_MS = 10000000, 86400000000, 15,"));
+        assert!(
+            one.acquire
+                .code
+                .contains("local S, F, FLOOR, FLOOR16, FENCE_MS = 10000000, 86400000000, 15,")
+        );
         let other = Scripts::new(&constants, "run:constants:6", 16);
         assert_ne!(one.acquire.hash, other.acquire.hash);
         assert!(!describe(&constants).contains(':'));

@@ -139,7 +139,10 @@ impl Connector {
     /// By uptime, not by first touch, so that a server that has long been up is usable
     /// at once. Uptime is in whole seconds, hence the second on top.
     fn quarantine(&self, up: Duration) -> Option<Quarantine> {
-        let guard = self.constants.restart_guard.filter(|_| !self.assume_fresh)?;
+        let guard = self
+            .constants
+            .restart_guard
+            .filter(|_| !self.assume_fresh)?;
         let until = guard + Duration::from_secs(1);
         let now = self.clock.now();
         (up < until).then(|| Quarantine {

@@ -42,14 +42,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         // Further ahead than the skew.
         1 => Just(3_600_000_000i64),
     ];
-    let step = (verb, 0..2u8, 0..4u8, above_floor).prop_map(|(verb, name, owner, above_floor)| {
-        Step {
+    let step =
+        (verb, 0..2u8, 0..4u8, above_floor).prop_map(|(verb, name, owner, above_floor)| Step {
             verb,
             name,
             owner,
             above_floor,
-        }
-    });
+        });
     prop::collection::vec(step, 1..25)
 }
 

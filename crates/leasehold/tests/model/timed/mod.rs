@@ -51,7 +51,7 @@ pub struct Scenario<const A: usize> {
 
 impl<const A: usize> Scenario<A> {
     pub fn model(self) -> Timed<A> {
-        let rules = Rules::new(A, self.tokens, None, None, self.fault);
+        let rules = Rules::new(A, self.tokens).without(self.fault);
         Timed {
             scenario: self,
             rules,
@@ -199,8 +199,7 @@ impl<const A: usize> Model for Timed<A> {
                 "a lease was extended, and another has it now",
                 |_, s| {
                     let extended = |a: &Attempt| a.extensions == Extensions::Succeeded;
-                    s.attempts.iter().any(extended)
-                        && s.holders().any(|holder| !extended(holder))
+                    s.attempts.iter().any(extended) && s.holders().any(|holder| !extended(holder))
                 },
             ));
         }

@@ -1,6 +1,6 @@
 //! With all the rules in place there is one holder; without any one of them, two.
 
-use super::{EXCLUSIVE, Scenario};
+use super::{EXCLUSIVE, Scenario, Timed};
 use crate::check::{breaks, holds, holds_at_large};
 use crate::fault::Fault;
 
@@ -30,7 +30,7 @@ fn slow_clients<const A: usize>() -> Scenario<A> {
     }
 }
 
-fn without<const A: usize>(fault: Fault, scenario: Scenario<A>) -> super::Timed<A> {
+fn without<const A: usize>(fault: Fault, scenario: Scenario<A>) -> Timed<A> {
     Scenario {
         fault: Some(fault),
         ..scenario
@@ -38,34 +38,79 @@ fn without<const A: usize>(fault: Fault, scenario: Scenario<A>) -> super::Timed<
     .model()
 }
 
-#[test]
-fn z_slow2() {
-    holds(slow_clients::<2>().model());
+/// Holders extend.
+fn extending<const A: usize>() -> Scenario<A> {
+    Scenario {
+        extends: true,
+        ..good_clients()
+    }
 }
-#[test]
-fn z_slow3() {
-    holds(slow_clients::<3>().model());
+
+/// Nodes restart with nothing, and do not vote for a TTL.
+fn guarded<const A: usize>(restarts: u8) -> Scenario<A> {
+    Scenario {
+        restarts,
+        guard: 3,
+        ..good_clients()
+    }
 }
-#[test]
-fn z_good3() {
-    holds(good_clients::<3>().model());
+
+/// The same with more tokens than attempts: a release burns the one after its own.
+fn more_tokens<const A: usize>(scenario: Scenario<A>) -> Scenario<A> {
+    Scenario {
+        tokens: scenario.tokens + 1,
+        ..scenario
+    }
 }
+
 #[test]
-fn z_good2_ext() {
-    holds(Scenario{ extends: true, ..good_clients::<2>()}.model());
+fn one_holder_with_clocks_that_are_about_right() {
+    holds(more_tokens(slow_clients::<2>()).model());
 }
+
 #[test]
-fn z_good2_ext_restart() {
-    holds(Scenario{ extends: true, restarts:1, guard: 3,..good_clients::<2>()}.model());
+fn one_holder_though_leases_are_extended() {
+    holds(extending::<2>().model());
 }
+
 #[test]
-fn z_good2_restart2() {
-    holds(Scenario{ restarts:2, guard: 3,..good_clients::<2>()}.model());
+fn one_holder_though_a_node_forgets() {
+    holds(more_tokens(guarded::<2>(1)).model());
 }
+
 #[test]
-fn z_good3_restart1() {
-    holds(Scenario{ restarts:1, guard: 3,..good_clients::<3>()}.model());
+fn large_three_attempts() {
+    holds_at_large(slow_clients::<3>().model());
 }
+
+#[test]
+fn large_leases_are_extended() {
+    holds_at_large(more_tokens(extending::<2>()).model());
+}
+
+#[test]
+fn large_three_attempts_are_extended() {
+    let scenario = Scenario {
+        tokens: 2,
+        ..extending::<3>()
+    };
+    holds_at_large(scenario.model());
+}
+
+#[test]
+fn large_nodes_forget() {
+    holds_at_large(guarded::<3>(2).model());
+}
+
+#[test]
+fn large_leases_are_extended_and_a_node_forgets() {
+    let scenario = Scenario {
+        extends: true,
+        ..guarded::<2>(1)
+    };
+    holds_at_large(scenario.model());
+}
+
 #[test]
 fn the_drift_must_cover_both_clocks() {
     let scenario = Scenario {
@@ -77,7 +122,10 @@ fn the_drift_must_cover_both_clocks() {
 
 #[test]
 fn validity_counts_from_before_the_send() {
-    breaks(EXCLUSIVE, without(Fault::ValidityFromReply, slow_clients::<2>()));
+    breaks(
+        EXCLUSIVE,
+        without(Fault::ValidityFromReply, slow_clients::<2>()),
+    );
 }
 
 #[test]
@@ -91,23 +139,28 @@ fn every_attempt_needs_its_own_owner_value() {
 
 #[test]
 fn after_its_release_an_attempt_cannot_succeed() {
-    breaks(EXCLUSIVE, without(Fault::SucceedsAfterRelease, good_clients::<2>()));
+    breaks(
+        EXCLUSIVE,
+        without(
+            Fault::SucceedsAfterRelease,
+            more_tokens(good_clients::<2>()),
+        ),
+    );
 }
 
 #[test]
 fn extensions_are_matched_to_their_request() {
-    let scenario = Scenario {
-        extends: true,
-        ..good_clients::<2>()
-    };
-    breaks(EXCLUSIVE, without(Fault::CountsOldExtensions, scenario));
+    breaks(
+        EXCLUSIVE,
+        without(Fault::CountsOldExtensions, extending::<2>()),
+    );
 }
 
 #[test]
 fn a_node_that_forgot_must_not_vote_at_once() {
     let scenario = Scenario {
-        restarts: 1,
-        ..good_clients::<2>()
+        guard: 0,
+        ..guarded::<2>(1)
     };
     breaks(EXCLUSIVE, scenario.model());
 }
@@ -115,9 +168,8 @@ fn a_node_that_forgot_must_not_vote_at_once() {
 #[test]
 fn the_restart_guard_must_last_a_ttl() {
     let scenario = Scenario {
-        restarts: 1,
         guard: 2,
-        ..good_clients::<2>()
+        ..guarded::<2>(1)
     };
     breaks(EXCLUSIVE, scenario.model());
 }
@@ -125,5 +177,8 @@ fn the_restart_guard_must_last_a_ttl() {
 /// No rule helps against this one; the token does.
 #[test]
 fn the_clock_of_a_node_must_not_jump() {
-    breaks(EXCLUSIVE, without(Fault::ClockJumpsAhead, slow_clients::<2>()));
+    breaks(
+        EXCLUSIVE,
+        without(Fault::ClockJumpsAhead, slow_clients::<2>()),
+    );
 }

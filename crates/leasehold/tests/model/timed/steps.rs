@@ -7,12 +7,7 @@ use crate::node::{Ask, Record};
 
 /// The steps that are possible.
 impl<const A: usize> Timed<A> {
-    pub(super) fn steps_of_attempt(
-        &self,
-        state: &State<A>,
-        index: usize,
-        steps: &mut Vec<Step>,
-    ) {
+    pub(super) fn steps_of_attempt(&self, state: &State<A>, index: usize, steps: &mut Vec<Step>) {
         let attempt = small(index);
         let Attempt {
             phase,
@@ -171,7 +166,10 @@ impl<const A: usize> Timed<A> {
     }
 
     fn acquire(&self, state: &mut State<A>, attempt: u8, node: u8) {
-        let asking = matches!(state.attempts[usize::from(attempt)].phase, Phase::Asking { .. });
+        let asking = matches!(
+            state.attempts[usize::from(attempt)].phase,
+            Phase::Asking { .. }
+        );
         if self.ask(Ask::Acquire, state, attempt, node) && asking {
             state.nodes[usize::from(node)].granted.insert(attempt);
         }
@@ -219,7 +217,10 @@ impl<const A: usize> Timed<A> {
     /// Rule: an extension that succeeds counts from before its own send.
     fn extended(&self, state: &mut State<A>, attempt: u8) {
         let holder = &mut state.attempts[usize::from(attempt)];
-        let age = holder.extending.take().expect("only what was asked succeeds");
+        let age = holder
+            .extending
+            .take()
+            .expect("only what was asked succeeds");
         holder.trusted = holder.trusted.max(self.scenario.trusted() - age);
         holder.extensions = Extensions::Succeeded;
         self.forget_extensions(state, attempt);

@@ -93,7 +93,9 @@ pub struct Tokens<const N: usize, const A: usize> {
 
 impl<const N: usize, const A: usize> Scenario<N, A> {
     pub fn model(self) -> Tokens<N, A> {
-        let rules = Rules::new(A, self.tokens, self.skew, self.retention, self.fault);
+        let rules = Rules::new(A, self.tokens)
+            .constants(self.skew, self.retention)
+            .without(self.fault);
         Tokens {
             scenario: self,
             rules,
@@ -291,7 +293,10 @@ impl<const N: usize, const A: usize> Model for Tokens<N, A> {
 
 impl Node {
     fn no_orphan(&self) -> bool {
-        !self.record.lock.is_some_and(|owner| self.released.contains(owner))
+        !self
+            .record
+            .lock
+            .is_some_and(|owner| self.released.contains(owner))
     }
 }
 

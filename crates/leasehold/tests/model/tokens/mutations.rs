@@ -1,12 +1,13 @@
 //! Without any one of the rules, something goes wrong.
 
-use super::scenarios::{expiring_fences, extending, forgetful, resource, snapshot, watched_releases};
+use super::scenarios::{
+    expiring_fences, extending, forgetful, resource, snapshot, watched_releases,
+};
 use super::{CONTINUOUS, GROWING, NO_LOST_UPDATE, NO_ORPHAN, Releases, Scenario, UNIQUE};
 use crate::check::breaks;
 use crate::fault::Fault;
 
-/// Two attempts on three nodes, without one rule.
-fn without<const A: usize>(fault: Fault, scenario: Scenario<3, A>) -> super::Tokens<3, A> {
+fn without<const A: usize>(fault: Fault, scenario: Scenario<3, A>) -> Tokens<3, A> {
     Scenario {
         fault: Some(fault),
         ..scenario
@@ -21,37 +22,64 @@ fn ties_must_lose() {
 
 #[test]
 fn the_fence_must_outlive_the_lock() {
-    breaks(GROWING, without::<2>(Fault::FenceDiesWithLock, Scenario::default()));
+    breaks(
+        GROWING,
+        without::<2>(Fault::FenceDiesWithLock, Scenario::default()),
+    );
 }
 
 #[test]
 fn a_missing_fence_must_not_read_as_zero() {
-    breaks(GROWING, without(Fault::MissingFenceIsZero, expiring_fences::<2>()));
+    breaks(
+        GROWING,
+        without(Fault::MissingFenceIsZero, expiring_fences::<2>()),
+    );
 }
 
 #[test]
 fn the_fence_must_not_expire_early() {
-    breaks(GROWING, without(Fault::FenceExpiresEarly, expiring_fences::<2>()));
+    breaks(
+        GROWING,
+        without(Fault::FenceExpiresEarly, expiring_fences::<2>()),
+    );
 }
 
 #[test]
 fn extend_must_obey_the_fence() {
-    breaks(CONTINUOUS, without(Fault::ExtendIgnoresFence, extending::<2>()));
+    breaks(
+        CONTINUOUS,
+        without(Fault::ExtendIgnoresFence, extending::<2>()),
+    );
 }
 
 #[test]
 fn release_must_raise_the_fence() {
-    breaks(NO_ORPHAN, without(Fault::ReleaseLeavesFence, watched_releases::<2>()));
+    breaks(
+        NO_ORPHAN,
+        without(Fault::ReleaseLeavesFence, watched_releases::<2>()),
+    );
+}
+
+#[test]
+fn release_must_not_raise_the_fence_of_another() {
+    let fault = Fault::ReleaseRaisesUnderLock;
+    breaks(FENCE_IS_TOKEN, without(fault, watched_releases::<2>()));
 }
 
 #[test]
 fn old_replies_must_not_count() {
-    breaks(GROWING, without::<3>(Fault::CountsOldReplies, Scenario::default()));
+    breaks(
+        GROWING,
+        without::<3>(Fault::CountsOldReplies, Scenario::default()),
+    );
 }
 
 #[test]
 fn nodes_are_counted_not_replies() {
-    breaks(UNIQUE, without::<2>(Fault::CountsRepliesNotNodes, Scenario::default()));
+    breaks(
+        UNIQUE,
+        without::<2>(Fault::CountsRepliesNotNodes, Scenario::default()),
+    );
 }
 
 #[test]
@@ -99,8 +127,7 @@ fn the_peers_fences_are_no_floor() {
 fn extend_must_obey_the_floor() {
     let scenario = Scenario {
         extends: true,
-        releases: Releases::Never,
-        ..snapshot::<2>()
+        ..silent(snapshot::<2>())
     };
     breaks(CONTINUOUS, without(Fault::ExtendIgnoresFloor, scenario));
 }
@@ -113,7 +140,10 @@ fn the_clock_of_a_node_must_not_go_back() {
 
 #[test]
 fn the_resource_must_check_reads_too() {
-    breaks(NO_LOST_UPDATE, without(Fault::ResourceIgnoresReads, resource::<2>()));
+    breaks(
+        NO_LOST_UPDATE,
+        without(Fault::ResourceIgnoresReads, resource::<2>()),
+    );
 }
 
 #[test]

@@ -111,17 +111,15 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         agreed >= self.scenario.quorum || (repeated && agreed > 0)
     }
 
-    pub(super) fn steps_of_node(
-        &self,
-        state: &State<N, A>,
-        index: usize,
-        steps: &mut Vec<Step>,
-    ) {
+    pub(super) fn steps_of_node(&self, state: &State<N, A>, index: usize, steps: &mut Vec<Step>) {
         let node = small(index);
         let record = &state.nodes[index].record;
         if record.lock.is_some() {
             steps.push(Step::LockExpires { node });
-        } else if record.fence.is_some_and(|fence| self.may_expire(record, fence)) {
+        } else if record
+            .fence
+            .is_some_and(|fence| self.may_expire(record, fence))
+        {
             steps.push(Step::FenceExpires { node });
         }
         if record.clock < self.scenario.clock_max {
@@ -157,7 +155,11 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         let mut all = vec![];
         for clock in earliest..=node.record.clock {
             for &lock in &locks {
-                all.extend(fences.iter().map(|&fence| Remembered { lock, fence, clock }));
+                all.extend(
+                    fences
+                        .iter()
+                        .map(|&fence| Remembered { lock, fence, clock }),
+                );
             }
         }
         all
@@ -179,7 +181,8 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             Step::ReadResource { attempt } => self.read(state, attempt),
             Step::WriteResource { attempt } => write(state, attempt),
             Step::LockExpires { node } => {
-                self.rules.expire(&mut state.nodes[usize::from(node)].record);
+                self.rules
+                    .expire(&mut state.nodes[usize::from(node)].record);
             }
             Step::FenceExpires { node } => state.nodes[usize::from(node)].record.fence = None,
             Step::ClockTicks { node } => state.nodes[usize::from(node)].record.clock += 1,
@@ -190,7 +193,10 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
     fn acquire(&self, state: &mut State<N, A>, attempt: u8, node: u8) {
         let Attempt { token, phase, .. } = state.attempts[usize::from(attempt)];
         let node = &mut state.nodes[usize::from(node)];
-        if self.rules.vote(Ask::Acquire, &mut node.record, attempt, token) {
+        if self
+            .rules
+            .vote(Ask::Acquire, &mut node.record, attempt, token)
+        {
             if phase == Phase::Asking || self.old_replies_matter() {
                 node.granted.insert(attempt);
             }
@@ -255,7 +261,10 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             token, extension, ..
         } = state.attempts[usize::from(attempt)];
         let node = &mut state.nodes[usize::from(node)];
-        if self.rules.vote(Ask::Extend, &mut node.record, attempt, token) {
+        if self
+            .rules
+            .vote(Ask::Extend, &mut node.record, attempt, token)
+        {
             if matches!(extension, Extension::Asked { .. }) {
                 node.extended.insert(attempt);
             }
@@ -312,7 +321,10 @@ fn start<const N: usize, const A: usize>(state: &mut State<N, A>, attempt: u8, t
 
 fn start_extending<const N: usize, const A: usize>(state: &mut State<N, A>, attempt: u8) {
     let holder = &mut state.attempts[usize::from(attempt)];
-    let overtaken = state.acquired.max().is_some_and(|newest| newest > holder.token);
+    let overtaken = state
+        .acquired
+        .max()
+        .is_some_and(|newest| newest > holder.token);
     holder.extension = Extension::Asked { overtaken };
 }
 

@@ -1,0 +1,94 @@
+//! What is measured: each takes and gives back locks by name.
+
+mod leasehold;
+mod raw;
+mod rslock;
+
+use std::future::Future;
+
+use self::leasehold::Leasehold;
+use self::raw::Raw;
+use self::rslock::Rslock;
+
+/// A lock client. Generic code is written against this trait, so that no contender pays
+/// for dynamic dispatch or a boxed future.
+pub(crate) trait Lock: Clone + Send + Sync + 'static {
+    /// What proves that the lock is held.
+    type Held: Send;
+
+    /// Takes the lock of this name.
+    fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, String>> + Send;
+
+    /// Gives it back, and waits until that is confirmed as far as the client does.
+    fn release(
+        &self,
+        name: &str,
+        held: Self::Held,
+    ) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// Which client, and how it is set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Two commands and nothing else.
+    Raw,
+    /// rslock as `LockManager::new` makes it.
+    Rslock,
+    /// rslock with `TCP_NODELAY`.
+    RslockNodelay,
+    Leasehold,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Raw,
+        Self::Rslock,
+        Self::RslockNodelay,
+        Self::Leasehold,
+    ];
+
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Rslock => "rslock",
+            Self::RslockNodelay => "rslock, nodelay",
+            Self::Leasehold => "leasehold",
+        }
+    }
+
+    /// What the names of this contender's locks start with. All have the same length, so
+    /// that none sends longer requests; and no contender can run into a lock of another.
+    pub(crate) fn prefix(self) -> char {
+        match self {
+            Self::Raw => 'a',
+            Self::Rslock => 'b',
+            Self::RslockNodelay => 'c',
+            Self::Leasehold => 'd',
+        }
+    }
+
+    /// Connects, inside of the runtime that the contender is going to be measured on.
+    pub(crate) async fn connect(self, urls: &[String]) -> Result<Contender, String> {
+        Ok(match self {
+            Self::Raw => Contender::Raw(Raw::connect(urls).await?),
+            Self::Rslock => Contender::Rslock(Rslock::by_default(urls)),
+            Self::RslockNodelay => Contender::Rslock(Rslock::with_nodelay(urls)?),
+            Self::Leasehold => Contender::Leasehold(Leasehold::connect(urls).await?),
+        })
+    }
+}
+
+/// A connected client. Measurements match on it once per turn, not once per lock.
+pub(crate) enum Contender {
+    Raw(Raw),
+    Rslock(Rslock),
+    Leasehold(Leasehold),
+}
+
+/// A client of one server with `TCP_NODELAY`, as leasehold makes it too.
+fn client_with_nodelay(url: &str) -> Result<redis::Client, String> {
+    use redis::IntoConnectionInfo;
+    let info = url.into_connection_info().map_err(|e| e.to_string())?;
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    redis::Client::open(info.set_tcp_settings(tcp)).map_err(|e| e.to_string())
+}

@@ -1,0 +1,43 @@
+//! rslock 0.10. Its connections answer or fail within 500 ms, which cannot be set.
+
+use ::rslock::{LockGuard, LockManager};
+
+use super::{Lock, client_with_nodelay};
+use crate::TTL;
+
+#[derive(Clone)]
+pub(crate) struct Rslock {
+    manager: LockManager,
+}
+
+impl Rslock {
+    /// As its documentation shows. Connects when the first lock is taken.
+    pub(super) fn by_default(urls: &[String]) -> Self {
+        Self {
+            manager: LockManager::new(urls.to_vec()),
+        }
+    }
+
+    /// With `TCP_NODELAY`, the one setting beside its retries that a user can choose. (Its
+    /// retries play no part where nobody contends.)
+    pub(super) fn with_nodelay(urls: &[String]) -> Result<Self, String> {
+        let clients = urls.iter().map(|url| client_with_nodelay(url));
+        Ok(Self {
+            manager: LockManager::from_clients(clients.collect::<Result<_, _>>()?),
+        })
+    }
+}
+
+impl Lock for Rslock {
+    type Held = LockGuard;
+
+    async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
+        let held = self.manager.acquire(name, TTL).await;
+        held.map_err(|error| error.to_string())
+    }
+
+    async fn release(&self, _: &str, held: Self::Held) -> Result<(), String> {
+        held.release().await;
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! How much of the machine other programs used meanwhile. On a busy machine the ratios
+//! are worth little, and the reader has to know.
+
+use std::fs::read_to_string;
+
+/// The start of the time that is looked at.
+pub(crate) struct Noise {
+    machine_at_start: Option<CpuTime>,
+}
+
+/// What the machine as a whole did, in clock ticks.
+#[derive(Clone, Copy)]
+struct CpuTime {
+    busy: u64,
+    all: u64,
+}
+
+impl Noise {
+    pub(crate) fn start() -> Self {
+        Self {
+            machine_at_start: machine(),
+        }
+    }
+
+    /// The share of the machine's time, 0 to 1, that went into other programs. To be asked
+    /// when the servers have been stopped: only then is their time known. `None` where the
+    /// system does not tell.
+    pub(crate) fn end(self) -> Option<f64> {
+        let (start, end) = (self.machine_at_start?, machine()?);
+        let busy = end.busy.saturating_sub(start.busy);
+        let all = end.all.saturating_sub(start.all).max(1);
+        let others = busy.saturating_sub(ours()?);
+        Some(others as f64 / all as f64)
+    }
+}
+
+fn machine() -> Option<CpuTime> {
+    let stat = read_to_string("/proc/stat").ok()?;
+    let mut fields = stat.lines().next()?.split_whitespace();
+    (fields.next()? == "cpu").then_some(())?;
+    // user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in
+    // the first two already.
+    let ticks: Vec<u64> = fields
+        .take(8)
+        .map_while(|field| field.parse().ok())
+        .collect();
+    let all = ticks.iter().sum::<u64>();
+    let idle = ticks.get(3)? + ticks.get(4)?;
+    let busy = all - idle;
+    Some(CpuTime { busy, all })
+}
+
+/// The time of this process and of its children that have ended.
+fn ours() -> Option<u64> {
+    let stat = read_to_string("/proc/self/stat").ok()?;
+    // The program's name is in parentheses and may contain anything.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let times = fields.split_whitespace().skip(11).take(4);
+    times.map(|field| field.parse::<u64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_share() {
+        let share = Noise::start().end();
+        assert!(
+            share.is_none_or(|share| (0.0..=1.0).contains(&share)),
+            "{share:?}"
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! The results as JSON, for comparing runs.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::args::Plan;
+use crate::pin;
+use crate::scenarios::faults::{FaultResult, FaultTurn, Latency};
+use crate::scenarios::throughput::ThroughputResult;
+use crate::scenarios::{Column, Results};
+use crate::stats::Spread;
+use crate::targets::Verdict;
+
+/// Writes `out/latest.json` beside this crate's manifest.
+pub(crate) fn write_json(
+    plan: &Plan,
+    results: &Results,
+    verdicts: &[Verdict],
+) -> std::io::Result<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("out");
+    std::fs::create_dir_all(&dir)?;
+    let path = dir.join("latest.json");
+    let report = json!({
+        "servers": results.servers,
+        "cores": pin::core_count(),
+        "others_share_of_machine": results.noise,
+        "quick": plan.quick,
+        "rounds": plan.rounds,
+        "turn_ms": ms(plan.turn),
+        "fault_rounds": plan.fault_rounds,
+        "throughput": results.throughput.iter().map(throughput).collect::<Vec<_>>(),
+        "faults": results.faults.iter().map(faults).collect::<Vec<_>>(),
+        "skipped": results.skipped.iter().map(skipped).collect::<Vec<_>>(),
+        "verdicts": verdicts.iter().map(verdict).collect::<Vec<_>>(),
+    });
+    std::fs::write(&path, format!("{report:#}\n"))?;
+    Ok(path)
+}
+
+fn throughput(result: &ThroughputResult) -> Value {
+    let columns = result.columns.iter().map(|column| {
+        let summary = result.rate(column.kind).map(spread);
+        turns(column, "pairs_per_s", summary, |&rate| json!(rate))
+    });
+    json!({
+        "id": result.spec.id,
+        "row": result.spec.row,
+        "work": result.spec.work,
+        "contenders": columns.collect::<Vec<_>>(),
+    })
+}
+
+fn faults(result: &FaultResult) -> Value {
+    let columns = result
+        .columns
+        .iter()
+        .map(|column| turns(column, "acquire_ms", None, fault_turn));
+    json!({
+        "id": result.spec.id,
+        "row": 5,
+        "work": result.spec.work,
+        "contenders": columns.collect::<Vec<_>>(),
+    })
+}
+
+fn fault_turn(turn: &FaultTurn) -> Value {
+    let latency = |latency: &Latency| {
+        json!({
+            "median": ms(latency.median),
+            "p99": ms(latency.p99),
+            "locks": latency.locks,
+        })
+    };
+    json!({
+        "healthy": latency(&turn.healthy),
+        "first": ms(turn.first),
+        "after": latency(&turn.after),
+    })
+}
+
+/// A contender's turns, with those that were cut off as `{"cut_off": why}`.
+fn turns<T>(
+    column: &Column<T>,
+    unit: &str,
+    summary: Option<Value>,
+    show: impl Fn(&T) -> Value,
+) -> Value {
+    let rounds = column.turns.iter().map(|turn| match turn {
+        Ok(turn) => show(turn),
+        Err(why) => json!({ "cut_off": why }),
+    });
+    json!({
+        "name": column.kind.label(),
+        "summary": summary,
+        unit: rounds.collect::<Vec<_>>(),
+    })
+}
+
+fn skipped((id, why): &(&'static str, String)) -> Value {
+    json!({ "id": id, "why": why })
+}
+
+fn verdict(verdict: &Verdict) -> Value {
+    json!({
+        "row": verdict.row,
+        "work": verdict.work,
+        "figure": verdict.figure,
+        "unit": verdict.unit.trim(),
+        "value": verdict.value.map(spread),
+        "target": verdict.target,
+        "verdict": verdict.outcome.label(),
+    })
+}
+
+fn spread(spread: Spread) -> Value {
+    json!({ "median": spread.median, "min": spread.min, "max": spread.max })
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

@@ -1,0 +1,269 @@
+//! Pairs of acquire and release per second, by tasks that do not contend.
+
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use super::{Column, on_pinned_thread};
+use crate::args::Plan;
+use crate::contenders::{Contender, Kind, Lock};
+use crate::pin::{self, Placement};
+use crate::servers::Servers;
+use crate::stats::Spread;
+
+/// How much longer than its turn a contender may take before it is said to hang: longer
+/// than a lock that was lost somewhere lasts.
+const GRACE: Duration = Duration::from_secs(15);
+const WARM_UP: Duration = Duration::from_millis(300);
+
+/// One scenario.
+pub(crate) struct ThroughputSpec {
+    pub(crate) id: &'static str,
+    /// The row of the targets that it belongs to.
+    pub(crate) row: u8,
+    pub(crate) work: &'static str,
+    pub(crate) nodes: usize,
+    tasks: usize,
+    runtime: Flavour,
+    placement: Placement,
+}
+
+#[derive(Clone, Copy)]
+enum Flavour {
+    OneThread,
+    MultiThread,
+}
+
+const fn one_thread(
+    id: &'static str,
+    row: u8,
+    work: &'static str,
+    (nodes, tasks): (usize, usize),
+    placement: Placement,
+) -> ThroughputSpec {
+    ThroughputSpec {
+        id,
+        row,
+        work,
+        nodes,
+        tasks,
+        runtime: Flavour::OneThread,
+        placement,
+    }
+}
+
+/// All scenarios, in the order in which they are run.
+pub(crate) const ALL: &[ThroughputSpec] = {
+    use Placement::{Anywhere, OwnCores, SameCore};
+    &[
+        one_thread(
+            "1/same-core",
+            1,
+            "one node, one task, same core",
+            (1, 1),
+            SameCore,
+        ),
+        one_thread(
+            "1/own-core",
+            1,
+            "one node, one task, own cores",
+            (1, 1),
+            OwnCores,
+        ),
+        one_thread("2/100-tasks", 2, "one node, 100 tasks", (1, 100), OwnCores),
+        one_thread(
+            "2/1000-tasks",
+            2,
+            "one node, 1000 tasks",
+            (1, 1000),
+            OwnCores,
+        ),
+        ThroughputSpec {
+            id: "2/multi-thread",
+            row: 2,
+            work: "one node, 100 tasks, multi-thread",
+            nodes: 1,
+            tasks: 100,
+            runtime: Flavour::MultiThread,
+            placement: Anywhere,
+        },
+        one_thread(
+            "3/same-core",
+            3,
+            "five nodes, one task, same core",
+            (5, 1),
+            SameCore,
+        ),
+        one_thread(
+            "3/own-core",
+            3,
+            "five nodes, one task, own cores",
+            (5, 1),
+            OwnCores,
+        ),
+        one_thread(
+            "4/100-tasks",
+            4,
+            "five nodes, 100 tasks",
+            (5, 100),
+            OwnCores,
+        ),
+    ]
+};
+
+/// What a scenario found: pairs per second.
+pub(crate) struct ThroughputResult {
+    pub(crate) spec: &'static ThroughputSpec,
+    pub(crate) columns: Vec<Column<f64>>,
+}
+
+impl ThroughputResult {
+    pub(crate) fn rate(&self, kind: Kind) -> Option<Spread> {
+        Spread::of(
+            self.turns(kind)?
+                .iter()
+                .filter_map(|turn| turn.clone().ok()),
+        )
+    }
+
+    /// How many times as fast as `other` this contender was, round by round: what
+    /// disturbs the machine for a while disturbs both.
+    pub(crate) fn ratio(&self, kind: Kind, other: Kind) -> Option<Spread> {
+        let turns = self.turns(kind)?.iter().zip(self.turns(other)?);
+        Spread::of(turns.filter_map(|(ours, theirs)| match (ours, theirs) {
+            (Ok(ours), Ok(theirs)) => Some(ours / theirs),
+            _ => None,
+        }))
+    }
+
+    fn turns(&self, kind: Kind) -> Option<&[Result<f64, String>]> {
+        let column = self.columns.iter().find(|column| column.kind == kind)?;
+        Some(&column.turns)
+    }
+}
+
+/// Runs a scenario on these servers.
+pub(crate) fn run(
+    spec: &'static ThroughputSpec,
+    plan: &Plan,
+    servers: &Servers,
+) -> Result<ThroughputResult, String> {
+    if let Some(why) = spec.placement.obstacle() {
+        return Err(why.into());
+    }
+    servers.place(spec.placement)?;
+    let urls = servers.urls();
+    let columns = on_pinned_thread(spec.placement, || {
+        let runtime = runtime(spec.runtime)?;
+        let columns = runtime.block_on(rounds(spec, plan, &urls));
+        // A contender that hangs may never let go of its tasks.
+        runtime.shutdown_background();
+        columns
+    })?;
+    Ok(ThroughputResult { spec, columns })
+}
+
+fn runtime(flavour: Flavour) -> Result<Runtime, String> {
+    let mut builder = match flavour {
+        Flavour::OneThread => Builder::new_current_thread(),
+        Flavour::MultiThread => Builder::new_multi_thread(),
+    };
+    if let Flavour::MultiThread = flavour {
+        builder.worker_threads(pin::core_count().max(2));
+    }
+    builder
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())
+}
+
+/// Every contender warms up, then has one turn per round.
+async fn rounds(
+    spec: &ThroughputSpec,
+    plan: &Plan,
+    urls: &[String],
+) -> Result<Vec<Column<f64>>, String> {
+    let mut columns = Vec::new();
+    let mut contenders = Vec::new();
+    for kind in Kind::ALL {
+        let contender = kind.connect(urls).await;
+        let contender = contender.map_err(|why| format!("{}: {why}", kind.label()))?;
+        let warm = turn(&contender, kind, spec.tasks, WARM_UP).await;
+        contenders.push((contender, warm.err()));
+        let turns = Vec::new();
+        columns.push(Column { kind, turns });
+    }
+    for round in 0..plan.rounds {
+        for offset in 0..contenders.len() {
+            // Nobody always comes first.
+            let index = (round + offset) % contenders.len();
+            let (contender, failed) = &mut contenders[index];
+            let column = &mut columns[index];
+            let outcome = match failed {
+                Some(why) => Err(why.clone()),
+                None => turn(contender, column.kind, spec.tasks, plan.turn).await,
+            };
+            if failed.is_none()
+                && let Err(why) = &outcome
+            {
+                eprintln!("\n  {} CUT OFF: {why}", column.kind.label());
+                *failed = Some(why.clone());
+            }
+            column.turns.push(outcome);
+        }
+        eprint!(".");
+    }
+    Ok(columns)
+}
+
+async fn turn(
+    contender: &Contender,
+    kind: Kind,
+    tasks: usize,
+    length: Duration,
+) -> Result<f64, String> {
+    match contender {
+        Contender::Raw(lock) => pairs(lock, kind, tasks, length).await,
+        Contender::Rslock(lock) => pairs(lock, kind, tasks, length).await,
+        Contender::Leasehold(lock) => pairs(lock, kind, tasks, length).await,
+    }
+}
+
+/// Has each task take and give back its own lock, again and again. Pairs per second.
+async fn pairs<L: Lock>(
+    lock: &L,
+    kind: Kind,
+    tasks: usize,
+    length: Duration,
+) -> Result<f64, String> {
+    let start = Instant::now();
+    let mut running = JoinSet::new();
+    for task in 0..tasks {
+        let lock = lock.clone();
+        let name = format!("{}/{task:04}", kind.prefix());
+        running.spawn(async move {
+            let mut pairs = 0_u64;
+            while start.elapsed() < length {
+                let held = lock.acquire(&name).await?;
+                lock.release(&name, held).await?;
+                pairs += 1;
+            }
+            Ok::<_, String>(pairs)
+        });
+    }
+    let all = async {
+        let mut pairs = 0;
+        while let Some(task) = running.join_next().await {
+            pairs += task.map_err(|error| error.to_string())??;
+        }
+        Ok::<_, String>(pairs)
+    };
+    match tokio::time::timeout(length + GRACE, all).await {
+        Err(_) => Err(format!(
+            "hangs: a turn of {length:?} took over {:?}",
+            length + GRACE
+        )),
+        Ok(pairs) => Ok(pairs? as f64 / start.elapsed().as_secs_f64()),
+    }
+}
