@@ -77,13 +77,17 @@ fn explore<M: Checkable>(model: M, threads: usize) {
 
 /// Explores, breadth first, until `property` is violated, which must happen.
 pub fn breaks<M: Checkable>(property: &'static str, model: M) {
+    let started = Instant::now();
     let enough = HasDiscoveries::AllOf(BTreeSet::from([property]));
     let checker = model.checker().finish_when(enough).spawn_bfs().join();
     let Some(path) = checker.discovery(property) else {
         panic!("still true without the rule: {property:?}");
     };
     let (length, steps) = counterexample(checker.model(), property, path);
-    eprintln!("violated in {length} steps: {property:?}\n{steps}");
+    eprintln!(
+        "violated in {length} steps: {property:?} (found in {:.1?})\n{steps}",
+        started.elapsed()
+    );
 }
 
 /// The steps that lead to a violation, and their number. The checker may have gone on

@@ -54,8 +54,9 @@ enum Timer {
 enum Role {
     Node {
         rules: Rules,
-        /// Whether it says why it refuses. That is of use to later attempts only.
-        tells_fence: bool,
+        /// The owners to whom it says why it refuses: those whose client tries again.
+        /// Nobody else has a use for it.
+        explains_to: Bits,
     },
     Observer,
     Client(Client),
@@ -123,7 +124,7 @@ fn observer() -> Id {
 /// A node answers.
 fn answer(
     rules: &Rules,
-    tells_fence: bool,
+    explains_to: Bits,
     state: &mut Cow<'_, State>,
     from: Id,
     message: Message,
@@ -135,8 +136,9 @@ fn answer(
         Message::Acquire(claim) => {
             if rules.vote(Ask::Acquire, &mut record, claim.owner, claim.token) {
                 out.send(from, Message::Granted(claim));
-            } else if tells_fence {
-                let fence = record.fence.unwrap_or(0);
+            } else if let Some(fence) = record.fence
+                && explains_to.contains(claim.owner)
+            {
                 out.send(from, Message::Refused { claim, fence });
             }
         }
@@ -215,8 +217,8 @@ impl Actor for Role {
         out: &mut Out<Self>,
     ) {
         match self {
-            Self::Node { rules, tells_fence } => {
-                answer(rules, *tells_fence, state, from, message, out)
+            Self::Node { rules, explains_to } => {
+                answer(rules, *explains_to, state, from, message, out)
             }
             Self::Observer => {}
             Self::Client(_) => count(state, from, message, out),
@@ -271,31 +273,28 @@ impl History {
     }
 }
 
-/// One client for each clock, with so many attempts each.
+/// Clients with these clocks and numbers of attempts.
 fn model<const C: usize>(
     clients: [(u8, u8); C],
     fault: Option<Fault>,
 ) -> ActorModel<Role, (), History> {
-    let owners = clients
-        .iter()
-        .map(|&(_, attempts)| usize::from(attempts))
-        .sum();
-    let rules = Rules::new(owners, TOKENS).without(fault);
-    let tells_fence = owners > C;
-    let mut next_owner = 0;
+    let mut owners = 0;
+    let mut explains_to = Bits::default();
     let clients = clients.map(|(clock, attempts)| {
-        let first_owner = next_owner;
-        next_owner += attempts;
+        let first_owner = owners;
+        owners += attempts;
+        (first_owner..owners - 1).for_each(|owner| explains_to.insert(owner));
         Role::Client(Client {
             first_owner,
             attempts,
             clock,
         })
     });
+    let rules = Rules::new(owners.into(), TOKENS).without(fault);
     ActorModel::new((), History::default())
         .actors((0..NODES).map(|_| Role::Node {
             rules: rules.clone(),
-            tells_fence,
+            explains_to,
         }))
         .actor(Role::Observer)
         .actors(clients)

@@ -119,6 +119,58 @@ async fn an_even_number_of_nodes_makes_progress() {
     }
 }
 
+/// Claims that leave together share a script: fewer script calls than claims.
+#[tokio::test]
+async fn claims_of_many_tasks_share_a_script() {
+    let servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let round = async |taken: &[&str]| {
+        let tasks: Vec<_> = (0..100)
+            .map(|i| {
+                let mutex = client.mutex(format!("a{i}")).with_options(patient);
+                tokio::spawn(async move { mutex.try_lock().await.expect("no error") })
+            })
+            .collect();
+        let mut leases = Vec::new();
+        for task in tasks {
+            leases.extend(task.await.expect("no panic"));
+        }
+        assert_eq!(leases.len(), 100 - taken.len());
+        leases
+    };
+    let calls = || {
+        let stats = servers[0].command(&[b"INFO", b"commandstats"]);
+        let (_, rest) = stats.split_once("cmdstat_evalsha:calls=").expect("some");
+        rest.split(',')
+            .next()
+            .expect("a number")
+            .parse::<u64>()
+            .expect("a number")
+    };
+    // The first round leaves a fence for every name.
+    let leases = round(&[]).await;
+    let tokens: std::collections::HashSet<_> = leases.iter().map(leasehold::Lease::token).collect();
+    assert_eq!(tokens.len(), 100);
+    for lease in leases {
+        assert_eq!(lease.release().await, leasehold::Released::Released);
+    }
+    let before = calls();
+    // Two are taken by others meanwhile: they fare on their own.
+    let set = [&b"SET"[..], b"a7", b"foreign"];
+    assert_eq!(servers[0].command(&set), "+OK\r\n");
+    let set = [&b"SET"[..], b"a31", b"foreign"];
+    assert_eq!(servers[0].command(&set), "+OK\r\n");
+    let leases = round(&["a7", "a31"]).await;
+    assert!(calls() - before < 60, "{} script calls", calls() - before);
+    assert_eq!(copies(&servers, "a7"), 1);
+    // Given back together, too.
+    drop(leases);
+    assert_eq!(client.shutdown(super::LONG).await, 0);
+    assert!(calls() - before < 110, "{} script calls", calls() - before);
+    let taken = (0..100).filter(|i| copies(&servers, &format!("a{i}")) == 1);
+    assert_eq!(taken.collect::<Vec<_>>(), [7, 31]);
+}
+
 /// Requests of many tasks share one connection per node.
 #[tokio::test]
 async fn one_connection_serves_all_tasks() {

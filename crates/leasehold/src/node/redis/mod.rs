@@ -1,9 +1,11 @@
 //! A node on a Redis or Valkey server. The only module that names the `redis` crate.
 
+mod batch;
 mod link;
 mod reply;
 mod roster;
 mod scripts;
+mod serving;
 mod session;
 #[cfg(test)]
 mod tests;

@@ -33,15 +33,20 @@ pub(super) fn read(value: Value, call: &Call) -> Reply {
         Value::BulkString(text) if settles(call) && text == call.claim().owner() => {
             Reply::Answer(Ok(Vote::Released { held: true }))
         }
-        Value::BulkString(token)
-            if call.verb() == Verb::Acquire
-                && parse_number(&token) == Some(call.claim().token()) =>
-        {
+        token if call.verb() == Verb::Acquire && is_token(&token, call) => {
             Reply::Answer(Ok(Vote::Granted))
         }
         Value::Array(parts) => read_parts(&parts, call)
             .unwrap_or_else(|| garbage(format!("to {:?}: {}", call.verb(), glimpse(&parts)))),
         other => garbage(format!("to {:?}: {}", call.verb(), glimpse(&[other]))),
+    }
+}
+
+/// Whether a reply is the call's token, which says that it was granted.
+pub(super) fn is_token(value: &Value, call: &Call) -> bool {
+    match value {
+        Value::BulkString(token) => parse_number(token) == Some(call.claim().token()),
+        _ => false,
     }
 }
 

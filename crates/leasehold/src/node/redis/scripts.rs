@@ -33,6 +33,8 @@ pub(super) struct Scripts {
     extend: Text,
     release: Text,
     settle: Text,
+    acquire_many: Text,
+    settle_many: Text,
 }
 
 /// How a script is named to the server.
@@ -76,13 +78,22 @@ impl Scripts {
             extend: text(include_str!("extend.lua")),
             release: text(include_str!("release.lua")),
             settle: Text::new(include_str!("settle.lua").to_owned()),
+            acquire_many: text(include_str!("acquire_many.lua")),
+            settle_many: Text::new(include_str!("settle_many.lua").to_owned()),
         }
     }
 
     /// The requests that load the scripts.
     pub(super) fn load(&self) -> redis::Pipeline {
         let mut pipeline = redis::Pipeline::new();
-        for script in [&self.acquire, &self.extend, &self.release, &self.settle] {
+        for script in [
+            &self.acquire,
+            &self.extend,
+            &self.release,
+            &self.settle,
+            &self.acquire_many,
+            &self.settle_many,
+        ] {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
         }
         pipeline
@@ -91,7 +102,7 @@ impl Scripts {
     /// The request for one call. Every argument costs the server as much as a small
     /// command, so there is none that is not needed. No token above `cap` is known to be
     /// within what the server's clock allows.
-    pub(super) fn command(&self, call: &Call, by: By, cap: u64) -> Cmd {
+    pub(super) fn one(&self, call: &Call, by: By, cap: u64) -> Cmd {
         let claim = call.claim();
         let settle = settles(call);
         let script = match call.verb() {
@@ -128,6 +139,62 @@ impl Scripts {
         }
         cmd
     }
+
+    /// The request for many acquires that [share one](shares_acquire).
+    pub(super) fn acquire_many<'c>(
+        &self,
+        calls: impl ExactSizeIterator<Item = &'c Call> + Clone,
+    ) -> Cmd {
+        let count = calls.len();
+        let mut cmd = Cmd::with_capacity(4 + 3 * count, 64 + 192 * count);
+        cmd.arg("EVALSHA")
+            .arg(&self.acquire_many.hash)
+            .arg(2 * count);
+        for call in calls.clone() {
+            cmd.arg(fence_key(call.claim().name()));
+        }
+        for call in calls.clone() {
+            cmd.arg(call.claim().name().as_bytes());
+        }
+        for call in calls.clone() {
+            cmd.arg(call.claim().owner());
+        }
+        if let Some(first) = calls.clone().next() {
+            cmd.arg(whole_ms(first.claim().ttl()));
+        }
+        cmd
+    }
+
+    /// The request for many releases that are [settled](settles).
+    pub(super) fn settle_many<'c>(
+        &self,
+        calls: impl ExactSizeIterator<Item = &'c Call> + Clone,
+    ) -> Cmd {
+        let count = calls.len();
+        let mut cmd = Cmd::with_capacity(3 + 2 * count, 64 + 128 * count);
+        cmd.arg("EVALSHA").arg(&self.settle_many.hash).arg(count);
+        for call in calls.clone() {
+            cmd.arg(call.claim().name().as_bytes());
+        }
+        for call in calls {
+            cmd.arg(call.claim().owner());
+        }
+        cmd
+    }
+}
+
+/// Whether an acquire can share a request with others, whose ttl is `ttl`. Its token must
+/// be within the cap, and stand in the owner value where the script looks for it.
+pub(super) fn shares_acquire(call: &Call, ttl: Option<Duration>, cap: u64) -> bool {
+    let claim = call.claim();
+    let digits = claim
+        .owner()
+        .get(41..57)
+        .and_then(|digits| str::from_utf8(digits).ok());
+    claim.token() <= cap
+        && digits.and_then(|digits| digits.parse().ok()) == Some(claim.token())
+        && claim.ttl() < Duration::from_millis(10_000_000)
+        && ttl.is_none_or(|ttl| ttl == claim.ttl())
 }
 
 /// Whether a release is a plain compare-and-delete.

@@ -10,9 +10,10 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError, Value};
 
+use super::batch::{Job, Unit, plan};
 use super::reply::{Hello, connection_error, read_hello};
 use super::roster::{Place, Roster};
-use super::scripts::{self, By, Scripts};
+use super::scripts::{self, Scripts};
 use super::{NodeSettings, Target};
 use crate::clock::{Clock, Moment};
 use crate::node::rules::Constants;
@@ -46,6 +47,9 @@ struct Epoch {
     /// The server's clock allows tokens up to here: the latest time that it told, and S.
     /// It does not go back, so what was allowed once stays so.
     cap: u64,
+    /// The server has taken all scripts. A user without SCRIPT LOAD can do without it (see
+    /// `By::Text`), one call at a time.
+    loaded: bool,
 }
 
 /// The node started at `since` and does not vote before `until`.
@@ -120,18 +124,20 @@ impl Connector {
         let ours = scripts::describe(&self.constants);
         let hello = read_hello(replies.first().unwrap_or(&Value::Nil), &ours)?;
         let floor = hello.began_us.saturating_add(self.constants.skew_us());
-        let epoch = Epoch {
-            scripts: Scripts::new(&self.constants, &hello.record, floor),
-            floor,
-            cap: hello.now_us.saturating_add(self.constants.skew_us()),
-        };
-        let load = epoch.scripts.load();
-        // A user without SCRIPT LOAD can do without it, see `By::Text`: only an error of
-        // the connection is one.
-        connection
+        let scripts = Scripts::new(&self.constants, &hello.record, floor);
+        let load = scripts.load();
+        let loads = connection
             .send_packed_commands(&load, 0, load.len())
             .await
             .map_err(|error| connection_error(&error))?;
+        let epoch = Epoch {
+            scripts,
+            floor,
+            cap: hello.now_us.saturating_add(self.constants.skew_us()),
+            loaded: !loads
+                .iter()
+                .any(|value| matches!(value, Value::ServerError(_))),
+        };
         Ok((hello, epoch))
     }
 
@@ -185,15 +191,27 @@ impl Session {
         })
     }
 
-    /// Sends calls in one write; the replies come in the same order.
-    pub(super) fn send<'c>(&self, calls: impl ExactSizeIterator<Item = (&'c Call, By)>) -> Sent {
-        let count = calls.len();
-        let mut pipeline = redis::Pipeline::with_capacity(count);
-        for (call, by) in calls {
-            let Epoch { scripts, cap, .. } = &self.epoch;
-            pipeline.add_command(scripts.command(call, by, *cap));
+    /// Puts calls together that can share a request.
+    pub(super) fn plan(&self, jobs: Vec<Job>) -> Vec<Unit> {
+        match self.epoch.loaded {
+            true => plan(jobs, self.epoch.cap),
+            false => jobs.into_iter().map(Unit::One).collect(),
         }
-        let mut connection = self.connection.clone();
+    }
+
+    /// Sends requests in one write; the replies come in the same order.
+    pub(super) fn send(&self, units: &[Unit]) -> Sent {
+        let Epoch { scripts, cap, .. } = &self.epoch;
+        let mut pipeline = redis::Pipeline::with_capacity(units.len());
+        for unit in units {
+            let calls = unit.jobs().iter().map(|job| &job.call);
+            pipeline.add_command(match unit {
+                Unit::One(job) => scripts.one(&job.call, job.by, *cap),
+                Unit::AcquireMany(_) => scripts.acquire_many(calls),
+                Unit::SettleMany(_) => scripts.settle_many(calls),
+            });
+        }
+        let (mut connection, count) = (self.connection.clone(), units.len());
         Box::pin(async move { connection.send_packed_commands(&pipeline, 0, count).await })
     }
 }

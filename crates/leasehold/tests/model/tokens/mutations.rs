@@ -1,9 +1,11 @@
 //! Without any one of the rules, something goes wrong.
 
 use super::scenarios::{
-    expiring_fences, extending, forgetful, resource, snapshot, watched_releases,
+    brief, expiring_fences, extending, forgetful, resource, silent, snapshot, watched_releases,
 };
-use super::{CONTINUOUS, GROWING, NO_LOST_UPDATE, NO_ORPHAN, Releases, Scenario, UNIQUE};
+use super::{
+    CONTINUOUS, FENCE_IS_TOKEN, GROWING, NO_LOST_UPDATE, NO_ORPHAN, Scenario, Tokens, UNIQUE,
+};
 use crate::check::breaks;
 use crate::fault::Fault;
 
@@ -101,7 +103,7 @@ fn a_node_that_forgot_needs_a_floor() {
 fn an_extension_needs_the_floor_of_a_node_that_forgot() {
     let scenario = Scenario {
         extends: true,
-        ..forgetful::<2>(1)
+        ..silent(forgetful::<2>(1))
     };
     breaks(CONTINUOUS, without(Fault::NoFloor, scenario));
 }
@@ -127,7 +129,7 @@ fn the_peers_fences_are_no_floor() {
 fn extend_must_obey_the_floor() {
     let scenario = Scenario {
         extends: true,
-        ..silent(snapshot::<2>())
+        ..silent(brief(snapshot::<2>()))
     };
     breaks(CONTINUOUS, without(Fault::ExtendIgnoresFloor, scenario));
 }

@@ -192,7 +192,7 @@ pub(super) fn silent<const N: usize, const A: usize>(scenario: Scenario<N, A>) -
 }
 
 /// The same for a shorter time, which spares many states.
-fn brief<const A: usize>(scenario: Scenario<3, A>) -> Scenario<3, A> {
+pub(super) fn brief<const A: usize>(scenario: Scenario<3, A>) -> Scenario<3, A> {
     Scenario {
         tokens: 2,
         clock_max: 1,

@@ -22,7 +22,7 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         match phase {
             Phase::Idle => return self.starts(state, index, steps),
             Phase::Asking => {
-                if self.is_majority(state, |granted, _| granted, self.counted(state, index)) {
+                if self.is_majority(self.grants(state, index)) {
                     steps.push(Step::Acquired { attempt });
                 }
             }
@@ -61,8 +61,9 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
                 steps.push(Step::StartExtending { attempt });
             }
             Extension::Asked { .. } => {
-                let own = |bits: Bits| bits.contains(attempt);
-                if self.is_majority(state, |_, extended| extended, own) {
+                let nodes = state.nodes.iter();
+                let agreed = nodes.filter(|node| node.extended.contains(attempt));
+                if self.is_majority(agreed.count()) {
                     steps.push(Step::Extended { attempt });
                 }
             }
@@ -80,33 +81,24 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
     /// An attempt that merely does nothing more is covered by one that has not got there
     /// yet, so ending matters only where something depends on it.
     fn ends(&self) -> bool {
-        self.scenario.releases != Releases::Never
-            || self.scenario.fault == Some(Fault::CountsOldReplies)
+        self.scenario.releases != Releases::Never || self.old_replies_matter()
     }
 
-    /// Which grants count for an attempt: its own.
-    fn counted(&self, state: &State<N, A>, index: usize) -> impl Fn(Bits) -> bool {
+    /// How many nodes have granted an attempt. Rule: its own grants count, no others.
+    fn grants(&self, state: &State<N, A>, index: usize) -> usize {
         let previous = index.checked_sub(1).filter(|&previous| {
-            self.scenario.fault == Some(Fault::CountsOldReplies)
-                && state.attempts[previous].phase == Phase::Over
+            self.old_replies_matter() && state.attempts[previous].phase == Phase::Over
         });
-        move |granted| {
-            granted.contains(small(index))
-                || previous.is_some_and(|previous| granted.contains(small(previous)))
-        }
+        let counts = |granted: Bits| {
+            let counts = |attempt| granted.contains(small(attempt));
+            counts(index) || previous.is_some_and(counts)
+        };
+        let nodes = state.nodes.iter();
+        nodes.filter(|node| counts(node.granted)).count()
     }
 
-    /// Whether a majority of nodes agrees. Distinct nodes are counted.
-    fn is_majority(
-        &self,
-        state: &State<N, A>,
-        replies: impl Fn(Bits, Bits) -> Bits,
-        agrees: impl Fn(Bits) -> bool,
-    ) -> bool {
-        let nodes = state.nodes.iter();
-        let agreed = nodes
-            .filter(|node| agrees(replies(node.granted, node.extended)))
-            .count();
+    /// Rule: a majority of all nodes, and distinct nodes are counted.
+    fn is_majority(&self, agreed: usize) -> bool {
         let repeated = self.scenario.fault == Some(Fault::CountsRepliesNotNodes);
         agreed >= self.scenario.quorum || (repeated && agreed > 0)
     }
@@ -285,21 +277,19 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         reader.copy = Copied::Fresh;
     }
 
-    /// The node lost its memory. It must neither grant again what it granted before,
-    /// which it does not know, nor anything below.
+    /// The node lost its memory. Rule: `floor = now + S`. It must neither grant again what
+    /// it granted before, which it does not know, nor anything below.
     fn restart(&self, state: &mut State<N, A>, index: usize, with: Remembered) {
         let peers = state.nodes.iter().enumerate().filter(|(i, _)| *i != index);
         let of_peers = peers.filter_map(|(_, peer)| peer.record.fence).max();
-        let boot = with.clock;
         let skew = self.scenario.skew.unwrap_or(0);
-        let record = &mut state.nodes[index].record;
         let (fence, floor) = match self.scenario.fault {
             Some(Fault::NoFloor) => (with.fence, 0),
-            Some(Fault::FloorWithoutSkew) => (with.fence, boot),
+            Some(Fault::FloorWithoutSkew) => (with.fence, with.clock),
             Some(Fault::FloorFromPeers) => (of_peers, 0),
-            _ => (with.fence, record.floor.max(boot + skew)),
+            _ => (with.fence, with.clock + skew),
         };
-        *record = Record {
+        state.nodes[index].record = Record {
             lock: with.lock,
             fence,
             floor,

@@ -1,0 +1,285 @@
+//! A connection in use: sends what is asked, and cuts the connection when an answer is
+//! overdue.
+//!
+//! - Calls that arrive together leave in one write.
+//! - One timer serves all requests.
+//! - After a timeout or a reply that makes no sense the connection is dropped: a late reply
+//!   must never answer the next request.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use redis::{RedisError, Value};
+
+use super::batch::{Aftermath, Job, Unit};
+use super::link::Link;
+use super::reply::connection_error;
+use super::session::{Sent, Session};
+use crate::clock::Moment;
+use crate::node::{Call, NodeError};
+
+const MAX_BATCH: usize = 256;
+/// Fewer than the connection has room for (50), so that handing over never waits.
+const MAX_IN_FLIGHT: usize = 32;
+
+/// Calls that were sent in one write.
+struct Batch {
+    units: Vec<Unit>,
+    deadline: Moment,
+    replies: Sent,
+}
+
+/// Why a connection is over.
+pub(super) enum Ended {
+    /// Nobody needs the node any more.
+    Unused,
+    Broken(NodeError),
+}
+
+type Replies = Result<Vec<Value>, RedisError>;
+
+/// What happens to a connection in use.
+enum Event {
+    /// The replies to the oldest batch.
+    Replies(Replies),
+    /// The connection gave an answer out of turn: an error, or worse.
+    Broken(Option<RedisError>),
+    /// So many calls have arrived; none: nobody needs the node any more.
+    Calls(usize),
+    /// The timer has fired.
+    Timer,
+}
+
+/// A connection in use.
+pub(super) struct Serving<'a> {
+    link: &'a mut Link,
+    session: Session,
+    /// Sent and not answered yet. Replies come in the order of the requests, so only the
+    /// oldest batch is ever waited for.
+    batches: VecDeque<Batch>,
+    /// Whether the youngest batch has been handed to the connection.
+    handed_over: bool,
+    useful: bool,
+}
+
+impl<'a> Serving<'a> {
+    pub(super) fn new(link: &'a mut Link, session: Session) -> Self {
+        Self {
+            link,
+            session,
+            batches: VecDeque::new(),
+            handed_over: true,
+            useful: false,
+        }
+    }
+
+    /// Serves until the connection is over; whether it was of any use.
+    pub(super) async fn run(mut self) -> (Ended, bool) {
+        let waiting = std::mem::take(&mut self.link.waiting);
+        self.send(waiting.into());
+        let clock = self.link.clock.clone();
+        let mut calls = Vec::new();
+        // Set only when it fires or is too late: not once per request.
+        let mut timer_at = Moment::FAR;
+        let mut timer = std::pin::pin!(clock.sleep_until(timer_at));
+        let mut open = true;
+        let ended = loop {
+            let due = self.batches.iter().map(|b| b.deadline).min();
+            if let Some(due) = due.filter(|&due| due < timer_at) {
+                timer_at = due;
+                timer.set(clock.sleep_until(timer_at));
+            }
+            if !open && self.batches.is_empty() {
+                break Ended::Unused;
+            }
+            let event = poll_fn(|cx| self.poll(cx, open, &mut calls, timer.as_mut()));
+            let outcome = match event.await {
+                Event::Replies(replies) => self.take(replies).await,
+                Event::Broken(error) => Err(broken(error.as_ref())),
+                Event::Calls(received) => {
+                    open = received > 0;
+                    let now = clock.now();
+                    let jobs = calls.drain(..).map(|call| Job::new(call, now)).collect();
+                    self.send(jobs);
+                    Ok(())
+                }
+                Event::Timer => {
+                    let fired_at = std::mem::replace(&mut timer_at, Moment::FAR);
+                    self.overdue(fired_at, clock.now())
+                }
+            };
+            if let Err(why) = outcome {
+                break Ended::Broken(why);
+            }
+        };
+        if let Ended::Broken(why) = &ended {
+            self.abandon(why);
+        }
+        (ended, self.useful)
+    }
+
+    /// Replies first: they make room, and a late timer must not overtake them.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        open: bool,
+        calls: &mut Vec<Call>,
+        timer: Pin<&mut impl Future<Output = ()>>,
+    ) -> Poll<Event> {
+        if !self.handed_over
+            && self.batches.len() > 1
+            && let Some(youngest) = self.batches.back_mut()
+        {
+            // The first poll hands the requests to the connection. Its replies come after
+            // the older ones', unless the connection is broken.
+            if let Poll::Ready(replies) = youngest.replies.as_mut().poll(cx) {
+                return Poll::Ready(Event::Broken(replies.err()));
+            }
+        }
+        self.handed_over = true;
+        if let Some(oldest) = self.batches.front_mut()
+            && let Poll::Ready(replies) = oldest.replies.as_mut().poll(cx)
+        {
+            return Poll::Ready(Event::Replies(replies));
+        }
+        if open
+            && self.batches.len() < MAX_IN_FLIGHT
+            && let Poll::Ready(received) = self.link.inbox.poll_recv_many(cx, calls, MAX_BATCH)
+        {
+            return Poll::Ready(Event::Calls(received));
+        }
+        if !self.batches.is_empty() && timer.poll(cx).is_ready() {
+            return Poll::Ready(Event::Timer);
+        }
+        Poll::Pending
+    }
+
+    fn send(&mut self, jobs: Vec<Job>) {
+        let now = self.link.clock.now();
+        let mut sending = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            match self.session.quarantined(&job.call, now) {
+                Some(vote) => job.call.answer(Ok(vote)),
+                None => sending.push(job),
+            }
+        }
+        let Some(deadline) = sending.iter().map(|job| job.deadline).min() else {
+            return;
+        };
+        let units = self.session.plan(sending);
+        let replies = self.session.send(&units);
+        self.handed_over = false;
+        self.batches.push_back(Batch {
+            units,
+            deadline,
+            replies,
+        });
+    }
+
+    /// Answers the calls of a batch, and sends again those that the server could not
+    /// make sense of because it had forgotten its scripts or its epoch.
+    async fn take(&mut self, replies: Replies) -> Result<(), NodeError> {
+        let Some(batch) = self.batches.pop_front() else {
+            return Ok(());
+        };
+        let values = match replies {
+            Ok(values) if values.len() == batch.units.len() => values,
+            Ok(values) => {
+                let (got, sent) = (values.len(), batch.units.len());
+                self.batches.push_front(batch);
+                let why = format!("{got} replies to {sent} requests");
+                return Err(NodeError::Protocol { why });
+            }
+            Err(error) => {
+                self.batches.push_front(batch);
+                return Err(broken(Some(&error)));
+            }
+        };
+        self.useful = true;
+        let mut after = Aftermath::default();
+        for (unit, value) in batch.units.into_iter().zip(values) {
+            unit.answer(value, &mut after);
+        }
+        if let Some(why) = after.garbage {
+            return Err(why);
+        }
+        if let Some(now_us) = after.now_us {
+            self.session.learn_time(now_us, &self.link.connector);
+        }
+        if after.forgot {
+            self.renew(&mut after.redo).await?;
+        }
+        self.send(after.redo);
+        Ok(())
+    }
+
+    /// Shakes hands again on the same connection, for the sake of `redo`.
+    async fn renew(&mut self, redo: &mut Vec<Job>) -> Result<(), NodeError> {
+        let Some(deadline) = redo.iter().map(|job| job.deadline).min() else {
+            return Ok(());
+        };
+        let renewed = tokio::select! {
+            biased;
+            renewed = self.session.renew(&self.link.connector) => renewed,
+            () = self.link.clock.sleep_until(deadline) => {
+                let after = redo[0].call.timeout();
+                Err(NodeError::TimedOut { after })
+            }
+        };
+        self.link.status.set_floor(self.session.floor());
+        if let Err(why) = &renewed {
+            for job in redo.drain(..) {
+                job.call.answer(Err(why.clone()));
+            }
+        }
+        renewed
+    }
+
+    /// Looks for an overdue answer when the timer, set for `due`, has fired.
+    fn overdue(&mut self, due: Moment, now: Moment) -> Result<(), NodeError> {
+        let mut late = self.batches.iter().filter(|batch| batch.deadline <= now);
+        let jobs = late.next().and_then(|batch| batch.units.first());
+        let Some(job) = jobs.and_then(|unit| unit.jobs().first()) else {
+            return Ok(());
+        };
+        let after = job.call.timeout();
+        // If the timer itself is late, this process was stopped or starved, and the
+        // replies may lie in its socket: they get their time again.
+        if now.saturating_duration_since(due) > after / 2 {
+            for batch in &mut self.batches {
+                batch.deadline = now + after;
+            }
+            return Ok(());
+        }
+        Err(NodeError::TimedOut { after })
+    }
+
+    /// Answers everything that is under way: its outcome is unknown.
+    fn abandon(&mut self, why: &NodeError) {
+        let now = self.link.clock.now();
+        let units = self.batches.drain(..).flat_map(|batch| batch.units);
+        for job in units.flat_map(Unit::into_jobs) {
+            let error = match why {
+                NodeError::TimedOut { .. } if job.deadline <= now => NodeError::TimedOut {
+                    after: job.call.timeout(),
+                },
+                why => NodeError::Disconnected {
+                    why: why.to_string(),
+                },
+            };
+            job.call.answer(Err(error));
+        }
+    }
+}
+
+fn broken(error: Option<&RedisError>) -> NodeError {
+    match error.map(connection_error) {
+        Some(NodeError::Unreachable { why }) => NodeError::Disconnected { why },
+        Some(other) => other,
+        None => NodeError::Protocol {
+            why: "out of turn".into(),
+        },
+    }
+}
