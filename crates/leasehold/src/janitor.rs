@@ -247,7 +247,10 @@ async fn run(rounds: Rounds) {
     let shared = &rounds.shared;
     let mut repeats: BinaryHeap<Reverse<Due>> = BinaryHeap::new();
     loop {
-        for errand in std::mem::take(&mut shared.inbox().errands) {
+        // Taken before the loop: the inbox must not be locked while a node is asked, which
+        // may answer at once, with an error that is posted here.
+        let errands = std::mem::take(&mut shared.inbox().errands);
+        for errand in errands {
             match errand {
                 Errand::Return(item) => {
                     give_back(shared, item);

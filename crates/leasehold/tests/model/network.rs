@@ -1,9 +1,10 @@
-//! The same claim as in [`tokens`](crate::tokens), told differently: actors that send real
-//! messages over a network that loses or repeats them, and clients that choose their token
-//! as the library's do.
+//! The same claim as in [`tokens`](crate::tokens), told differently: actors that send each
+//! other messages, and clients that choose their tokens as those of the library do.
 //!
-//! It explores less than that model, which lets anything arrive at any time, and guards
-//! against a mistake in it.
+//! A message that was sent stays in the network and may be delivered at any time, again
+//! and again, or never. This explores less than that model, which does not even ask what
+//! was sent in reply to what; it is here because it shares no code with it but the rules,
+//! and so would show a mistake in it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

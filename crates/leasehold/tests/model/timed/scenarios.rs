@@ -90,11 +90,7 @@ fn large_leases_are_extended() {
 
 #[test]
 fn large_three_attempts_are_extended() {
-    let scenario = Scenario {
-        tokens: 2,
-        ..extending::<3>()
-    };
-    holds_at_large(scenario.model());
+    holds_at_large(extending::<3>().model());
 }
 
 #[test]
@@ -103,12 +99,12 @@ fn large_nodes_forget() {
 }
 
 #[test]
-fn large_leases_are_extended_and_a_node_forgets() {
+fn large_leases_are_extended_and_nodes_forget() {
     let scenario = Scenario {
         extends: true,
-        ..guarded::<2>(1)
+        ..guarded::<2>(2)
     };
-    holds_at_large(scenario.model());
+    holds_at_large(more_tokens(scenario).model());
 }
 
 #[test]

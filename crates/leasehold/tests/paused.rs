@@ -1,0 +1,157 @@
+//! What takes long, on a paused clock: days pass in a moment, and to the millisecond.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::node::{Call, Node, NodeError};
+use leasehold::{Client, MemoryNode, Moment, Released, TimeSource};
+
+/// Time as the paused runtime has it.
+struct Paused(tokio::time::Instant);
+
+impl Paused {
+    fn new() -> Self {
+        Self(tokio::time::Instant::now())
+    }
+}
+
+impl TimeSource for Paused {
+    fn now(&self) -> Moment {
+        Moment::from_origin(Duration::from_secs(1_000) + self.0.elapsed())
+    }
+
+    fn unix_us(&self) -> u64 {
+        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
+    }
+}
+
+fn client() -> (Client, MemoryNode) {
+    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    let builder = Client::builder().time_source(Paused::new());
+    let client = builder.custom_node(node.clone()).build();
+    (client.expect("a client"), node)
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewal_goes_on_for_days() {
+    let (client, _) = client();
+    let lease = client.mutex("a").lock().await.expect("a lease");
+    let token = lease.token();
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(lease.is_valid());
+        assert!(client.mutex("a").try_lock().await.unwrap().is_none());
+    }
+    assert_eq!(lease.release().await, Released::Released);
+    // Days without use: the fence is gone, and tokens grow all the same.
+    tokio::time::sleep(Duration::from_secs(100 * 3600)).await;
+    let lease = client.mutex("a").lock().await.expect("a lease");
+    assert!(lease.token() > token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unrenewed_lease_is_lost_to_the_millisecond() {
+    let (client, _) = client();
+    let mutex = client.mutex("a").with_options(|o| o.without_renewal());
+    let start = tokio::time::Instant::now();
+    let lease = mutex.lock().await.expect("a lease");
+    lease.lost().await;
+    // 10 s − 1 % − 2 ms of drift, and told 100 ms before that.
+    let told = start.elapsed();
+    assert!(
+        (Duration::from_millis(9_798)..=Duration::from_millis(9_800)).contains(&told),
+        "{told:?}"
+    );
+    // Another can have it at 10 s, not before.
+    let next = client.mutex("a").lock_timeout(Duration::from_secs(9)).await;
+    let next = next.expect("a lease");
+    // (The loss gave it back, so it came sooner here; its token is larger.)
+    assert!(next.token() > lease.token());
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_ends_a_lease_to_the_millisecond() {
+    let (client, _) = client();
+    let hour = Duration::from_secs(3600);
+    let mutex = client.mutex("a").with_options(|o| o.max_hold(hour));
+    let start = tokio::time::Instant::now();
+    let lease = mutex.lock().await.expect("a lease");
+    tokio::time::sleep(hour - Duration::from_secs(1)).await;
+    assert!(lease.is_valid());
+    lease.lost().await;
+    let held = start.elapsed();
+    assert!(
+        held <= hour && held >= hour - Duration::from_millis(150),
+        "{held:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn min_hold_keeps_the_name_for_its_time() {
+    let (client, node) = client();
+    let day = Duration::from_secs(24 * 3600);
+    let mutex = client.mutex("a").with_options(|o| o.min_hold(day));
+    mutex.lock().await.expect("a lease").release().await;
+    tokio::time::sleep(day - Duration::from_secs(1)).await;
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    assert!(node.get(&leasehold::Name::new("a").unwrap()).is_some());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(mutex.try_lock().await.unwrap().is_some());
+}
+
+/// Passes calls on, except while it is down.
+struct Flaky {
+    node: MemoryNode,
+    down: std::sync::atomic::AtomicBool,
+}
+
+struct Handle(Arc<Flaky>);
+
+impl Node for Handle {
+    fn label(&self) -> &str {
+        "flaky"
+    }
+
+    fn submit(&self, call: Call) {
+        if self.0.down.load(std::sync::atomic::Ordering::SeqCst) {
+            return call.answer(Err(NodeError::Disconnected { why: "down".into() }));
+        }
+        self.0.node.submit(call);
+    }
+}
+
+/// A failed renewal changes nothing; the next one that works saves the lease.
+#[tokio::test(start_paused = true)]
+async fn an_outage_shorter_than_the_lease_is_survived() {
+    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    let down = false.into();
+    let flaky = Arc::new(Flaky { node, down });
+    let builder = Client::builder().time_source(Paused::new());
+    let client = builder.custom_node(Handle(Arc::clone(&flaky))).build();
+    let client = client.expect("a client");
+    let set_down = |down| flaky.down.store(down, std::sync::atomic::Ordering::SeqCst);
+
+    let lease = client.mutex("a").lock().await.expect("a lease");
+    for outage in [3_000, 6_000] {
+        // The last renewal was at most 3.3 s ago, and the lease is good for 9.8 s from it.
+        tokio::time::sleep(Duration::from_millis(3_400)).await;
+        set_down(true);
+        let before = lease.deadline();
+        tokio::time::sleep(Duration::from_millis(outage)).await;
+        assert_eq!(
+            lease.deadline(),
+            before,
+            "a failed renewal changed something"
+        );
+        assert!(lease.is_valid());
+        set_down(false);
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        assert!(lease.is_valid() && lease.deadline() > before);
+        tokio::time::sleep(Duration::from_millis(3_333)).await;
+    }
+    // And one that is longer is not.
+    set_down(true);
+    lease.lost().await;
+    assert!(!lease.is_valid());
+    assert_eq!(lease.release().await, Released::WasLost);
+}
