@@ -28,6 +28,7 @@ pub struct Builder {
     tls: crate::node::Tls,
 }
 
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
 enum Spec {
     Url(String),
     Custom(Arc<dyn Node>),

@@ -178,8 +178,9 @@ impl<'a> Serving<'a> {
         });
     }
 
-    /// Answers the calls of a batch, and sends again those that the server could not
-    /// make sense of because it had forgotten its scripts or its epoch.
+    /// Answers the calls of the oldest batch, and sends some again: those that the server
+    /// could not make sense of because it had forgotten its scripts or its epoch, and those
+    /// of a script of many that must go by themselves.
     async fn take(&mut self, replies: Replies) -> Result<(), NodeError> {
         let Some(batch) = self.batches.pop_front() else {
             return Ok(());
@@ -240,8 +241,8 @@ impl<'a> Serving<'a> {
     /// Looks for an overdue answer when the timer, set for `due`, has fired.
     fn overdue(&mut self, due: Moment, now: Moment) -> Result<(), NodeError> {
         let mut late = self.batches.iter().filter(|batch| batch.deadline <= now);
-        let jobs = late.next().and_then(|batch| batch.units.first());
-        let Some(job) = jobs.and_then(|unit| unit.jobs().first()) else {
+        let unit = late.next().and_then(|batch| batch.units.first());
+        let Some(job) = unit.and_then(|unit| unit.jobs().first()) else {
             return Ok(());
         };
         let after = job.call.timeout();

@@ -212,6 +212,10 @@ impl Session {
             });
         }
         let (mut connection, count) = (self.connection.clone(), units.len());
-        Box::pin(async move { connection.send_packed_commands(&pipeline, 0, count).await })
+        // Unconstrained: the first poll must hand the requests over, or those of the next
+        // batch would overtake them; it may not be put off because the task has done a lot.
+        Box::pin(tokio::task::unconstrained(async move {
+            connection.send_packed_commands(&pipeline, 0, count).await
+        }))
     }
 }
