@@ -189,16 +189,20 @@ impl Mutex {
 
     fn lease(&self, inner: crate::Lease) -> Lease {
         Lease {
-            inner,
+            inner: Some(inner),
             background: Arc::clone(&self.background),
         }
     }
 }
 
 /// A blocking [`crate::Lease`]. Released when dropped.
+///
+/// Dropping it waits for the release, at most the node timeout, unless it is dropped inside
+/// of an async runtime.
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
-    inner: crate::Lease,
+    /// There until dropped or released.
+    inner: Option<crate::Lease>,
     background: Arc<Background>,
 }
 
@@ -206,38 +210,38 @@ impl Lease {
     /// See [`crate::Lease::token`].
     #[must_use]
     pub fn token(&self) -> u64 {
-        self.inner.token()
+        self.lease().token()
     }
 
     /// See [`crate::Lease::name`].
     #[must_use]
     pub fn name(&self) -> &Name {
-        self.inner.name()
+        self.lease().name()
     }
 
     /// See [`crate::Lease::deadline`].
     #[must_use]
     pub fn deadline(&self) -> Moment {
-        self.inner.deadline()
+        self.lease().deadline()
     }
 
     /// See [`crate::Lease::remaining`].
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.inner.remaining()
+        self.lease().remaining()
     }
 
     /// See [`crate::Lease::is_valid`].
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.inner.is_valid()
+        self.lease().is_valid()
     }
 
     /// Blocks until the lease is lost, at most `timeout`; whether it is. See
     /// [`crate::Lease::lost`].
     #[must_use]
     pub fn lost(&self, timeout: Duration) -> bool {
-        let lost = async { tokio::time::timeout(timeout, self.inner.lost()).await };
+        let lost = async { tokio::time::timeout(timeout, self.lease().lost()).await };
         self.background.block_on(lost).is_ok()
     }
 
@@ -246,12 +250,31 @@ impl Lease {
     /// # Errors
     /// Those of [`crate::Lease::extend`].
     pub fn extend(&self) -> Result<(), Error> {
-        self.background.block_on(self.inner.extend())
+        self.background.block_on(self.lease().extend())
     }
 
     /// See [`crate::Lease::release`].
-    pub fn release(self) -> Released {
-        self.background.block_on(self.inner.release())
+    pub fn release(mut self) -> Released {
+        match self.inner.take() {
+            Some(lease) => self.background.block_on(lease.release()),
+            None => Released::WasLost,
+        }
+    }
+
+    fn lease(&self) -> &crate::Lease {
+        self.inner.as_ref().expect("it is there until released")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // The background thread may end with this handle: what it had not sent by then
+        // would stay locked. Where blocking is not allowed, the janitor does its best.
+        if let Some(lease) = self.inner.take()
+            && Handle::try_current().is_err()
+        {
+            self.background.block_on(lease.release());
+        }
     }
 }
 

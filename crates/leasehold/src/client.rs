@@ -111,12 +111,10 @@ impl Client {
     /// the calls that follow.
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
-        let name = Name::new(name.as_ref()).map(|name| {
-            if self.core.prefix.is_empty() {
-                name
-            } else {
-                name.prefixed(&self.core.prefix)
-            }
+        let prefix = &*self.core.prefix;
+        let name = Name::new(name.as_ref()).and_then(|name| match prefix {
+            [] => Ok(name),
+            prefix => name.prefixed(prefix),
         });
         Mutex::new(Arc::clone(&self.core), name)
     }

@@ -172,7 +172,7 @@ impl Story {
         match self {
             Self::Pending | Self::Connected => false,
             Self::Voted(vote) => !matches!(vote, Vote::Granted),
-            Self::Failed(error) => matches!(error, NodeError::Unreachable { .. }),
+            Self::Failed(error) => error.had_no_effect(),
         }
     }
 }
@@ -198,6 +198,9 @@ pub enum Invalid {
         /// Its length in bytes.
         len: usize,
     },
+    /// A name that the side keys on a server could have.
+    #[error("a lock's name must not begin with `leasehold:`, as the side keys on a server do")]
+    ReservedName,
     /// A duration outside of what its option allows.
     #[error("{option} must be between {min:?} and {max:?}, not {value:?}")]
     Duration {

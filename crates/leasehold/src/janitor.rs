@@ -48,7 +48,8 @@ struct Inbox {
 /// A claim to give back.
 pub(crate) struct Return {
     pub(crate) claim: Arc<Claim>,
-    pub(crate) keep: Option<Duration>,
+    /// The name is to stay taken until then.
+    pub(crate) keep_until: Option<Moment>,
     pub(crate) timeout: Duration,
     /// The nodes where the claim cannot be.
     pub(crate) skip: NodeSet,
@@ -156,18 +157,18 @@ impl Shared {
 }
 
 fn give_back(shared: &Arc<Shared>, item: Return) -> Arc<Canvass> {
-    let verb = Verb::Release { keep: item.keep };
+    item.claim.give_back();
     shared.owe(shared.nodes.len() - item.skip.len());
     let chore = Arc::new(Chore {
         shared: Arc::clone(shared),
-        verb,
+        keep_until: item.keep_until,
         claim: Arc::clone(&item.claim),
         timeout: item.timeout,
         until: item.until,
         failures: AtomicUsize::new(0),
     });
     let question = Question {
-        verb,
+        verb: chore.verb(),
         claim: &item.claim,
         timeout: item.timeout,
         skip: item.skip,
@@ -180,11 +181,24 @@ fn give_back(shared: &Arc<Shared>, item: Return) -> Arc<Canvass> {
 /// One claim's releases, until each node has confirmed.
 struct Chore {
     shared: Arc<Shared>,
-    verb: Verb,
+    keep_until: Option<Moment>,
     claim: Arc<Claim>,
     timeout: Duration,
     until: Moment,
     failures: AtomicUsize,
+}
+
+impl Chore {
+    /// What is left of the time to keep is counted anew for every repetition.
+    fn verb(&self) -> Verb {
+        let now = self.shared.clock.now();
+        let keep = self
+            .keep_until
+            .map(|until| until.saturating_duration_since(now));
+        Verb::Release {
+            keep: keep.filter(|keep| !keep.is_zero()),
+        }
+    }
 }
 
 impl Tally for Chore {
@@ -264,7 +278,7 @@ async fn run(rounds: Rounds) {
             let Some(Reverse(Due(_, node, chore))) = repeats.pop() else {
                 break;
             };
-            let (verb, timeout) = (chore.verb, chore.timeout);
+            let (verb, timeout) = (chore.verb(), chore.timeout);
             let claim = Arc::clone(&chore.claim);
             shared.nodes[node].submit(Call::new(verb, claim, timeout, chore, node));
         }

@@ -100,7 +100,20 @@ impl Book {
     }
 }
 
+/// Tells all holders when the task is gone, with its runtime: nobody renews any more.
+struct Watch(Arc<Shared>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let leases = std::mem::take(&mut self.0.book().leases);
+        for lease in leases.into_values() {
+            lease.lose("the runtime that renewed it has ended");
+        }
+    }
+}
+
 async fn run(shared: Arc<Shared>) {
+    let _watch = Watch(Arc::clone(&shared));
     while !shared.closed.load(Ordering::Acquire) {
         let next = attend(&shared);
         tokio::select! {
@@ -154,7 +167,9 @@ fn attend(shared: &Arc<Shared>) -> Moment {
 }
 
 fn renew(shared: &Arc<Shared>, lease: Arc<Held>) {
-    let extension = lease.start_extension(&shared.nodes, &shared.clock);
+    let Some(extension) = lease.start_extension(&shared.nodes, &shared.clock) else {
+        return;
+    };
     let waker = Waker::from(Arc::new(Decided {
         shared: Arc::downgrade(shared),
         lease,

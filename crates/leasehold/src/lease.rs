@@ -45,7 +45,9 @@ pub struct Lease {
 /// What became of a lease that was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It was still held, and is free now (or taken until its `min_hold` is over).
+    /// It was still held, and has been given back: free now where nodes confirmed, and
+    /// elsewhere as soon as they can be reached, or after its TTL. (Or taken until its
+    /// `min_hold` is over.)
     Released,
     /// It had been lost before: another may have held the lock meanwhile.
     WasLost,
@@ -62,7 +64,7 @@ pub(crate) struct Held {
     timeout: Duration,
     renewal: bool,
     /// The name stays taken until then.
-    keep_until: Moment,
+    keep_until: Option<Moment>,
     /// The lease does not go on beyond this.
     max_until: Moment,
     /// When the last request that the deadline rests on was sent.
@@ -122,7 +124,7 @@ impl Lease {
             drift: options.drift_of_ttl(),
             timeout: options.timeout_of_node(),
             renewal: options.renewal,
-            keep_until: won.sent_at + options.min_hold,
+            keep_until: (!options.min_hold.is_zero()).then(|| won.sent_at + options.min_hold),
             max_until,
             sent_at: AtomicU64::new(won.sent_at.as_nanos()),
             deadline: AtomicU64::new(won.deadline.min(max_until).as_nanos()),
@@ -231,7 +233,9 @@ impl Lease {
             held.lose("its deadline had passed");
             return Err(held.lost_error());
         }
-        let extension = held.start_extension(&core.nodes, &core.clock);
+        let Some(extension) = held.start_extension(&core.nodes, &core.clock) else {
+            return Err(held.lost_error());
+        };
         extension.canvass.decided().await;
         match held.finish_extension(&extension, &core.clock) {
             Progress::Extended => Ok(()),
@@ -270,12 +274,7 @@ impl Lease {
             return None;
         }
         self.core.keeper.leave(&self.held);
-        let now = self.core.clock.now();
-        let keep = self.held.keep_until.saturating_duration_since(now);
-        Some(
-            self.held
-                .to_return(Some(keep).filter(|keep| !keep.is_zero())),
-        )
+        Some(self.held.to_return(self.held.keep_until))
     }
 }
 
@@ -332,8 +331,20 @@ impl Held {
     }
 
     /// Sends an EXTEND to all nodes: a majority of all N must agree, not of those that
-    /// granted the lease.
-    pub(crate) fn start_extension(&self, nodes: &[Arc<dyn Node>], clock: &Clock) -> Extension {
+    /// granted the lease. `None` if the lease is over.
+    ///
+    /// The lock makes this and giving back take turns. A lease ends before its return is
+    /// made out, so no EXTEND is sent after its RELEASE; and a return that is made out
+    /// afterwards knows of this EXTEND.
+    pub(crate) fn start_extension(
+        &self,
+        nodes: &[Arc<dyn Node>],
+        clock: &Clock,
+    ) -> Option<Extension> {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_open() {
+            return None;
+        }
         // Before the first byte is sent.
         let sent_at = clock.now();
         let canvass = Canvass::send(
@@ -347,12 +358,11 @@ impl Held {
                 also: None,
             },
         );
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let earlier = rounds.latest.untouched();
         rounds.untouched = rounds.untouched.intersect(earlier);
         rounds.latest = Arc::clone(&canvass);
         rounds.extended = true;
-        Extension { canvass, sent_at }
+        Some(Extension { canvass, sent_at })
     }
 
     /// Takes note of what an EXTEND came to.
@@ -405,7 +415,7 @@ impl Held {
             .is_ok()
     }
 
-    fn to_return(&self, keep: Option<Duration>) -> Return {
+    fn to_return(&self, keep_until: Option<Moment>) -> Return {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let skip = rounds.untouched.intersect(rounds.latest.untouched());
         // Where the only request was answered, nothing of the claim can arrive late.
@@ -418,7 +428,7 @@ impl Held {
         let sent_at = Moment::from_nanos(self.sent_at.load(Ordering::Acquire));
         Return {
             claim: Arc::clone(&self.claim),
-            keep,
+            keep_until,
             timeout: self.timeout,
             skip,
             settled,
@@ -449,5 +459,22 @@ impl Core {
                 })
                 .collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Client;
+
+    /// A renewal that comes late must not bring a lock back that was given back.
+    #[tokio::test]
+    async fn nothing_is_extended_after_the_end() {
+        let client = Client::in_memory();
+        let lease = client.mutex("a").lock().await.unwrap();
+        let (core, held) = (lease.core.clone(), lease.held.clone());
+        assert!(held.start_extension(&core.nodes, &core.clock).is_some());
+        lease.release().await;
+        assert!(held.start_extension(&core.nodes, &core.clock).is_none());
+        assert!(client.mutex("a").try_lock().await.unwrap().is_some());
     }
 }

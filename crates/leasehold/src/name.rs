@@ -29,17 +29,26 @@ impl Name {
     /// Checks the length and takes a copy of the bytes.
     ///
     /// # Errors
-    /// [`Invalid::Name`] if `bytes` is empty or longer than [`Name::MAX_LEN`].
+    /// [`Invalid::Name`] if `bytes` is empty or longer than [`Name::MAX_LEN`],
+    /// [`Invalid::ReservedName`] if it begins with `leasehold:`, as the side keys do.
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, Invalid> {
         let bytes = bytes.as_ref();
         if bytes.is_empty() || bytes.len() > Self::MAX_LEN {
             return Err(Invalid::Name { len: bytes.len() });
         }
+        if bytes.starts_with(b"leasehold:") {
+            return Err(Invalid::ReservedName);
+        }
         Ok(Self(bytes.into()))
     }
 
-    pub(crate) fn prefixed(&self, prefix: &[u8]) -> Self {
-        Self([prefix, &self.0].concat().into())
+    /// With a prefix, which does not count for the length.
+    pub(crate) fn prefixed(&self, prefix: &[u8]) -> Result<Self, Invalid> {
+        let bytes = [prefix, &self.0].concat();
+        match bytes.starts_with(b"leasehold:") {
+            true => Err(Invalid::ReservedName),
+            false => Ok(Self(bytes.into())),
+        }
     }
 
     /// The bytes as they stand on the server.
@@ -101,6 +110,9 @@ mod tests {
         assert!(Name::new([b'x'; 1024]).is_ok());
         assert_eq!(Name::new([b'x'; 1025]), Err(Invalid::Name { len: 1025 }));
         assert_eq!(Name::new([]), Err(Invalid::Name { len: 0 }));
+        assert_eq!(Name::new("leasehold:epoch"), Err(Invalid::ReservedName));
+        let prefixed = Name::new("hold:x").unwrap().prefixed(b"lease");
+        assert_eq!(prefixed, Err(Invalid::ReservedName));
     }
 
     #[test]

@@ -101,7 +101,14 @@ pub(crate) async fn acquire(
             return Err(Error::ShutDown);
         }
         let (advice, refusal) = match attempt(core, name, options, at_least).await {
-            Attempt::Won(won) => return Ok(Lease::new(core, won, options)),
+            Attempt::Won(won) => {
+                let lease = Lease::new(core, won, options);
+                // A shutdown that came meanwhile drops it.
+                return match core.is_shut_down() {
+                    false => Ok(lease),
+                    true => Err(Error::ShutDown),
+                };
+            }
             Attempt::Refused { advice, refusal } => (advice, refusal),
         };
         match advice {
@@ -189,7 +196,7 @@ impl Patience {
         } = advice
         {
             // As soon as it has expired, it is worth asking.
-            pause = pause.min(remaining + Duration::from_millis(1));
+            pause = pause.min(remaining.saturating_add(Duration::from_millis(1)));
         }
         if let Wait::For(wait) = self.wait {
             let left = wait.saturating_sub(waited);
@@ -211,12 +218,8 @@ async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64
     let token = core
         .proposer
         .propose(&core.clock, at_least, floors, skew_us);
-    let claim = Arc::new(Claim {
-        name: name.clone(),
-        owner: new_owner(token, &options.label),
-        token,
-        ttl: options.ttl,
-    });
+    let owner = new_owner(token, &options.label);
+    let claim = Arc::new(Claim::new(name.clone(), owner, token, options.ttl));
     // Before the first byte is sent: the nodes count the TTL from later than this.
     let sent_at = core.clock.now();
     let mut armed = Armed {
@@ -286,7 +289,7 @@ impl Armed<'_> {
     fn take(&mut self, skip: NodeSet) -> Option<Return> {
         Some(Return {
             claim: self.claim.take()?,
-            keep: None,
+            keep_until: None,
             timeout: self.timeout,
             skip,
             settled: NodeSet::default(),

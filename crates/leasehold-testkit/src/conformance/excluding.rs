@@ -47,7 +47,7 @@ pub async fn names_do_not_touch_each_other(case: Case) {
         taken(&client.mutex("b")).await,
         taken(&client.mutex("{a}")).await,
         taken(&client.mutex("a}")).await,
-        taken(&client.mutex("leasehold:fence:{a}x")).await,
+        taken(&client.mutex("fence:{a}")).await,
     ];
     assert!(leases.iter().all(leasehold::Lease::is_valid));
 }

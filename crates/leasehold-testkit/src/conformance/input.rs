@@ -51,6 +51,11 @@ pub async fn refuses_bad_names(case: Case) {
             other => panic!("{other:?}"),
         }
     }
+    let refused = client.mutex("leasehold:epoch").try_lock().await;
+    assert!(
+        matches!(refused, Err(Error::Invalid(Invalid::ReservedName))),
+        "{refused:?}"
+    );
 }
 
 /// A duration that a server would take amiss never reaches it: `PEXPIRE key 0` deletes.

@@ -8,6 +8,7 @@ pub mod rules;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -32,7 +33,8 @@ use crate::name::Name;
 ///   another request is an error, not a vote.
 /// - Calls submitted one after the other take effect in that order, unless one of them
 ///   failed. (So the release of an attempt takes effect before the next attempt.)
-/// - A call that was answered with an error may take effect later, or never.
+/// - A call that was answered with an error may take effect later, or never; with one that
+///   [had no effect](NodeError::had_no_effect), never.
 /// - The node's clock does not go back, and a node that has lost its memory says so by
 ///   its [floor](rules::View::floor).
 ///
@@ -87,24 +89,37 @@ pub(crate) struct Tls {
 }
 
 /// What is claimed: one attempt's name, owner and token.
-#[derive(Debug)]
 pub struct Claim {
     pub(crate) name: Name,
     pub(crate) owner: Box<[u8]>,
     pub(crate) token: u64,
     pub(crate) ttl: Duration,
+    given_back: AtomicBool,
 }
 
 impl Claim {
     /// A claim, for tests of a node. Clients make their own.
     #[must_use]
-    pub fn new(name: Name, owner: &[u8], token: u64, ttl: Duration) -> Self {
+    pub fn new(name: Name, owner: impl Into<Box<[u8]>>, token: u64, ttl: Duration) -> Self {
         Self {
             name,
             owner: owner.into(),
             token,
             ttl,
+            given_back: AtomicBool::new(false),
         }
+    }
+
+    /// From now on, no request to take or keep the claim may be sent.
+    pub(crate) fn give_back(&self) {
+        self.given_back.store(true, Ordering::Release);
+    }
+
+    /// Whether the claim is being given back. A node that has put a request to take or
+    /// keep it aside (to send it again, say) must not send it any more.
+    #[must_use]
+    pub fn is_given_back(&self) -> bool {
+        self.given_back.load(Ordering::Acquire)
     }
 
     /// The key of the lock.
@@ -130,6 +145,17 @@ impl Claim {
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.ttl
+    }
+}
+
+impl fmt::Debug for Claim {
+    /// Without the owner, which is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim")
+            .field("name", &self.name)
+            .field("token", &self.token)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
     }
 }
 
@@ -423,6 +449,20 @@ pub enum NodeError {
 }
 
 impl NodeError {
+    /// Whether the request certainly left nothing at the node: it was not sent, or it was
+    /// refused before anything was written.
+    #[must_use]
+    pub fn had_no_effect(&self) -> bool {
+        self.is_permanent()
+            || matches!(
+                self,
+                Self::Unreachable { .. }
+                    | Self::Loading
+                    | Self::OutOfMemory
+                    | Self::CannotPersist { .. }
+            )
+    }
+
     /// Whether trying again cannot help until somebody changes something.
     #[must_use]
     pub fn is_permanent(&self) -> bool {

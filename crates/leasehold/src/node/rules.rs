@@ -7,6 +7,7 @@
 //!
 //! All times are microseconds of the node's own clock, since 1970.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::{Claim, Vote};
@@ -58,7 +59,7 @@ fn micros(duration: Duration) -> u64 {
 }
 
 /// What a node knows about a name at the moment it votes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct View<'a> {
     /// The owner value of the lock, if there is one that has not expired.
     pub lock: Option<&'a [u8]>,
@@ -74,6 +75,19 @@ pub struct View<'a> {
     pub now: u64,
     /// What all clients agree on.
     pub constants: Constants,
+}
+
+impl fmt::Debug for View<'_> {
+    /// Without the lock's value, which is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View")
+            .field("locked", &self.lock.is_some())
+            .field("remaining", &self.remaining)
+            .field("fence", &self.fence)
+            .field("floor", &self.floor)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
 }
 
 impl View<'_> {
@@ -113,7 +127,7 @@ impl View<'_> {
 }
 
 /// What the node must store, together with answering.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)] // the value of `Keep` has lost its secret
 pub enum Write {
     /// Nothing.
     Nothing,

@@ -48,6 +48,10 @@ pub enum Fault {
     /// All attempts of a client use the same owner value.
     OwnerPerClient,
 
+    // The rule of a resource.
+    /// The resource looks at the token of writes only.
+    ResourceIgnoresReads,
+
     // The rules of the primitives.
     /// Of several names, a node grants those that are free, and that counts for all.
     SomeNamesSuffice,
@@ -67,6 +71,4 @@ pub enum Fault {
     ClockStepsBack,
     /// The clock of a node jumps ahead, so that a lock expires too early.
     ClockJumpsAhead,
-    /// The resource looks at the token of writes only.
-    ResourceIgnoresReads,
 }

@@ -57,7 +57,7 @@ impl Rules {
     pub fn new(owners: usize, tokens: u8) -> Self {
         let claims = (0..owners).map(|owner| {
             let owner = [small(owner)];
-            let claim = |token| Claim::new(name(), &owner, micros(token), Duration::ZERO);
+            let claim = |token| Claim::new(name(), owner.as_slice(), micros(token), Duration::ZERO);
             (0..=tokens).map(claim).collect()
         });
         Self {

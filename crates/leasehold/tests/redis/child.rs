@@ -56,12 +56,20 @@ async fn a_stopped_process_does_not_believe_its_old_lease() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("the child starts");
-    let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let mut lines = lines.map(|line| line.expect("a line"));
-    let mut told = |word: &str| {
-        lines
-            .find_map(|line| line.strip_prefix(word).map(str::to_owned))
-            .expect("the child says so")
+    let output = child.stdout.take().expect("its output");
+    let (sender, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            // The test may have ended.
+            let _ = sender.send(line);
+        }
+    });
+    // Waiting here blocks the runtime, which has nothing else to do then.
+    let told = |word: &str| loop {
+        let line = lines.recv_timeout(LONG).expect("the child says so");
+        if let Some(said) = line.strip_prefix(word) {
+            break said.to_owned();
+        }
     };
     let token: u64 = told("held ").parse().expect("a token");
     let signal = |name: &str| {
@@ -78,7 +86,7 @@ async fn a_stopped_process_does_not_believe_its_old_lease() {
     let mutex = client.mutex("a").with_options(super::patient);
     let lease = mutex.lock().await.expect("a lease");
     assert!(lease.token() > token);
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    tokio::time::sleep(Duration::from_millis(2_000)).await;
     signal("-CONT");
     assert_eq!(told("woke "), "false", "it believed its old lease");
     let lag: u64 = told("lost ").parse().expect("a number");

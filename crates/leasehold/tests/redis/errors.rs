@@ -122,12 +122,16 @@ async fn a_user_without_permission_is_told_which() {
     }
     // What a user needs, and no more; SCRIPT LOAD is not among it.
     user(&[
-        "~*", "+eval", "+evalsha", "+info", "+time", "+get", "+mget", "+set", "+del", "+pexpire",
-        "+pttl", "+select", "+client",
+        "~*", "+eval", "+evalsha", "+info", "+time", "+get", "+mget", "+set", "+del", "+incr",
+        "+pexpire", "+pttl", "+select", "+client",
     ]);
     let client = connect().await.expect("enough");
-    let lease = client.mutex("a").with_options(patient).lock().await;
-    lease.expect("a lease").release().await;
+    for _ in 0..2 {
+        let lease = client.mutex("a").with_options(patient).lock().await;
+        let lease = lease.expect("a lease");
+        lease.extend().await.expect("extended");
+        assert_eq!(lease.release().await, leasehold::Released::Released);
+    }
 }
 
 #[tokio::test]

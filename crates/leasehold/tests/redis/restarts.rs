@@ -173,6 +173,23 @@ async fn flushes_in_the_middle_of_a_run() {
     .await;
 }
 
+/// A connection that died while nobody asked: the next call does not suffer for it.
+#[tokio::test]
+async fn a_restart_in_quiet_times_is_not_noticed() {
+    let mut servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let mutex = client.mutex("a").with_options(patient);
+    let mut last = 0;
+    for _ in 0..5 {
+        let lease = mutex.try_lock().await.expect("no error").expect("free");
+        assert!(lease.token() > last);
+        last = lease.token();
+        lease.release().await;
+        servers[0].restart();
+        pause(20).await;
+    }
+}
+
 /// A restart with an old snapshot: the lock and the fence in it are out of date.
 #[tokio::test]
 async fn an_old_snapshot_gives_no_old_tokens() {

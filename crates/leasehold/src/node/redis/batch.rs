@@ -23,6 +23,8 @@ pub(super) struct Job {
     redos: u8,
     /// It turned out not to be the common case.
     alone: bool,
+    /// It was sent over a connection that broke: it may have taken effect.
+    in_doubt: bool,
 }
 
 /// Calls that share one request, and so one reply.
@@ -54,7 +56,39 @@ impl Job {
             by: By::Hash,
             redos: 0,
             alone: false,
+            in_doubt: false,
         }
+    }
+
+    /// Puts the job aside, to be sent again over the next connection. Asking the same
+    /// again is safe: the rules recognise it. `Err` if that would be in vain, or too late.
+    pub(super) fn again(mut self, now: Moment) -> Result<Self, Self> {
+        if self.redos >= MAX_REDOS || self.deadline <= now || self.is_given_up() {
+            return Err(self);
+        }
+        self.redos += 1;
+        self.alone = true;
+        self.in_doubt = true;
+        Ok(self)
+    }
+
+    /// Answers a job that waited for a connection in vain.
+    pub(super) fn give_up(self, why: NodeError) {
+        let error = match why {
+            NodeError::Unreachable { why } if self.in_doubt => NodeError::Disconnected { why },
+            why if self.in_doubt && why.had_no_effect() => NodeError::Disconnected {
+                why: why.to_string(),
+            },
+            why => why,
+        };
+        self.call.answer(Err(error));
+    }
+
+    /// Whether the claim is being given back meanwhile: then the job, if it were sent now,
+    /// could overtake that and take the lock for nobody.
+    fn is_given_up(&self) -> bool {
+        let takes = matches!(self.call.verb(), Verb::Acquire | Verb::Extend);
+        takes && self.call.claim().is_given_back()
     }
 }
 
@@ -186,7 +220,12 @@ impl Aftermath {
         }
     }
 
+    /// Sends a call again, by itself; it has had no effect so far.
     fn alone(&mut self, mut job: Job) {
+        if job.is_given_up() {
+            let why = "given up before it was sent again".into();
+            return job.call.answer(Err(NodeError::Unreachable { why }));
+        }
         job.alone = true;
         self.redo.push(job);
     }
@@ -194,5 +233,108 @@ impl Aftermath {
     fn nonsense(&mut self, job: Job, error: NodeError) {
         job.call.answer(Err(error.clone()));
         self.garbage = Some(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::holder::new_owner;
+    use crate::name::Name;
+    use crate::node::{Claim, Tally};
+
+    const TOKEN: u64 = 1_794_780_664_497_528;
+
+    struct Answers(mpsc::Sender<Result<Vote, NodeError>>);
+
+    impl Tally for Answers {
+        fn count(self: Arc<Self>, _: usize, answer: Result<Vote, NodeError>) {
+            // A job that a test drops has nobody to tell.
+            let _ = self.0.send(answer);
+        }
+    }
+
+    fn job(
+        verb: Verb,
+        settled: bool,
+    ) -> (Job, Arc<Claim>, mpsc::Receiver<Result<Vote, NodeError>>) {
+        let ttl = Duration::from_secs(10);
+        let name = Name::new("a").unwrap();
+        let claim = Arc::new(Claim::new(name, new_owner(TOKEN, ""), TOKEN, ttl));
+        let (sender, receiver) = mpsc::channel();
+        let call = Call::new(verb, Arc::clone(&claim), ttl, Arc::new(Answers(sender)), 0);
+        let job = Job::new(call.settled(settled), Moment::now());
+        (job, claim, receiver)
+    }
+
+    fn shape(units: &[Unit]) -> String {
+        let letter = |job: &Job| match (job.call.verb(), settles(&job.call)) {
+            (Verb::Acquire, _) => 'A',
+            (Verb::Extend, _) => 'E',
+            (_, true) => 'S',
+            (_, false) => 'R',
+        };
+        let unit = |unit: &Unit| unit.jobs().iter().map(letter).collect::<String>();
+        units.iter().map(unit).collect::<Vec<_>>().join(" ")
+    }
+
+    fn planned(calls: &str, cap: u64) -> String {
+        let jobs = calls.chars().map(|letter| match letter {
+            'A' => job(Verb::Acquire, false).0,
+            'E' => job(Verb::Extend, false).0,
+            'S' => job(Verb::Release { keep: None }, true).0,
+            _ => job(Verb::Release { keep: None }, false).0,
+        });
+        shape(&plan(jobs.collect(), cap))
+    }
+
+    #[test]
+    fn calls_go_together_where_their_order_does_not_matter() {
+        assert_eq!(planned("AA", TOKEN), "A A");
+        assert_eq!(planned("ASASAS", TOKEN), "SSS AAA");
+        // No acquire overtakes a release that may be of an earlier attempt.
+        assert_eq!(planned("AAARAAAS", TOKEN), "S AAA R A A A");
+        assert_eq!(planned("EAAA", TOKEN), "E A A A");
+        // A token that may be beyond the cap needs the clock.
+        assert_eq!(planned("AAA", TOKEN - 1), "A A A");
+    }
+
+    #[test]
+    fn a_call_that_was_given_up_is_not_sent_again() {
+        let (job, claim, answers) = job(Verb::Acquire, false);
+        claim.give_back();
+        let mut after = Aftermath::default();
+        Unit::AcquireMany(vec![job]).answer(Value::Array(vec![Value::Nil]), &mut after);
+        assert!(after.redo.is_empty());
+        let answer = answers.recv().unwrap();
+        assert!(answer.is_err_and(|error| error.had_no_effect()));
+    }
+
+    #[test]
+    fn a_call_that_was_sent_is_never_said_to_have_had_no_effect() {
+        let (job, _, answers) = job(Verb::Acquire, false);
+        let job = job.again(Moment::now()).ok().expect("in time");
+        job.give_up(NodeError::Loading);
+        let answer = answers.recv().unwrap();
+        assert!(answer.is_err_and(|error| !error.had_no_effect()));
+    }
+
+    #[test]
+    fn replies_to_many_are_matched_to_their_requests() {
+        let mut after = Aftermath::default();
+        let (one, _, answers) = job(Verb::Acquire, false);
+        let other = Value::BulkString(b"1794780664497529".to_vec());
+        Unit::AcquireMany(vec![one]).answer(Value::Array(vec![other]), &mut after);
+        assert!(answers.recv().unwrap().is_err());
+        assert!(after.garbage.is_some());
+        let mut after = Aftermath::default();
+        let (one, _, answers) = job(Verb::Release { keep: None }, true);
+        let stranger = Value::BulkString(b"somebody else".to_vec());
+        Unit::SettleMany(vec![one]).answer(Value::Array(vec![stranger, Value::Int(1)]), &mut after);
+        assert!(answers.recv().unwrap().is_err());
+        assert!(after.garbage.is_some());
     }
 }

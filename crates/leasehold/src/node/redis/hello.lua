@@ -10,7 +10,8 @@
 --   {'DIFFERS', constants}     other clients use other constants
 local info = redis.call('INFO', 'server')
 local run_id = string.match(info, 'run_id:(%w+)')
-local uptime = string.match(info, 'uptime_in_seconds:(%d+)')
+-- Not a number if the clock was set back: then it has been up for no time at all.
+local uptime = string.match(info, 'uptime_in_seconds:(%d+)') or '0'
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
 local record = redis.call('GET', KEYS[1])

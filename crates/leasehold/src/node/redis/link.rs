@@ -101,7 +101,7 @@ impl Link {
             *failures <= 1 && !matches!(status.get(), Some(Err(NodeError::TimedOut { .. })));
         let mut connecting = std::pin::pin!(connector.connect());
         loop {
-            let next = waiting.iter().map(|job| job.deadline).min();
+            let next = waiting.front().map(|job| job.deadline);
             tokio::select! {
                 biased;
                 connected = &mut connecting => return Some(connected),
@@ -138,7 +138,7 @@ impl Link {
 
     fn answer_waiting(&mut self, why: &NodeError) {
         for job in self.waiting.drain(..) {
-            job.call.answer(Err(unreachable(Some(Err(why.clone())))));
+            job.give_up(unreachable(Some(Err(why.clone()))));
         }
     }
 }
@@ -162,7 +162,7 @@ fn unreachable(status: Option<Result<(), NodeError>>) -> NodeError {
 fn expire(jobs: &mut VecDeque<Job>, now: Moment, why: impl Fn() -> NodeError) {
     for job in std::mem::take(jobs) {
         if job.deadline <= now {
-            job.call.answer(Err(why()));
+            job.give_up(why());
         } else {
             jobs.push_back(job);
         }

@@ -171,13 +171,16 @@ fn garbage(why: String) -> Reply {
     Reply::Garbage(NodeError::Protocol { why })
 }
 
-/// A look at a reply that makes no sense. Values of locks are secrets: only the shape
-/// and the first word are shown.
+/// A look at a reply that makes no sense. Values of locks are secrets: only the shape is
+/// shown, and the first word if it is one of a protocol.
 fn glimpse(parts: &[Value]) -> String {
-    let word = parts.first().and_then(bytes).map(shown);
+    let word = parts.first().and_then(bytes).unwrap_or_default();
     match word {
-        Some(word) => format!("\"{word}\" and {} more", parts.len() - 1),
-        None => format!("{} values", parts.len()),
+        [] => format!("{} values", parts.len()),
+        word if word.len() <= 16 && word.iter().all(u8::is_ascii_uppercase) => {
+            format!("{} and {} more", shown(word), parts.len() - 1)
+        }
+        word => format!("{} bytes and {} more", word.len(), parts.len() - 1),
     }
 }
 

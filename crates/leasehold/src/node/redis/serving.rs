@@ -7,7 +7,7 @@
 //!   must never answer the next request.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -44,8 +44,10 @@ type Replies = Result<Vec<Value>, RedisError>;
 enum Event {
     /// The replies to the oldest batch.
     Replies(Replies),
-    /// The connection gave an answer out of turn: an error, or worse.
-    Broken(Option<RedisError>),
+    /// The connection is broken.
+    Broken(RedisError),
+    /// There are calls that waited for this connection.
+    Waiting,
     /// So many calls have arrived; none: nobody needs the node any more.
     Calls(usize),
     /// The timer has fired.
@@ -77,8 +79,6 @@ impl<'a> Serving<'a> {
 
     /// Serves until the connection is over; whether it was of any use.
     pub(super) async fn run(mut self) -> (Ended, bool) {
-        let waiting = std::mem::take(&mut self.link.waiting);
-        self.send(waiting.into());
         let clock = self.link.clock.clone();
         let mut calls = Vec::new();
         // Set only when it fires or is too late: not once per request.
@@ -91,13 +91,19 @@ impl<'a> Serving<'a> {
                 timer_at = due;
                 timer.set(clock.sleep_until(timer_at));
             }
-            if !open && self.batches.is_empty() {
+            if !open && self.batches.is_empty() && self.link.waiting.is_empty() {
                 break Ended::Unused;
             }
             let event = poll_fn(|cx| self.poll(cx, open, &mut calls, timer.as_mut()));
             let outcome = match event.await {
                 Event::Replies(replies) => self.take(replies).await,
-                Event::Broken(error) => Err(broken(error.as_ref())),
+                Event::Broken(error) => Err(broken(&error)),
+                Event::Waiting => {
+                    let count = self.link.waiting.len().min(MAX_BATCH);
+                    let jobs = self.link.waiting.drain(..count).collect();
+                    self.send(jobs);
+                    Ok(())
+                }
                 Event::Calls(received) => {
                     open = received > 0;
                     let now = clock.now();
@@ -132,10 +138,12 @@ impl<'a> Serving<'a> {
             && self.batches.len() > 1
             && let Some(youngest) = self.batches.back_mut()
         {
-            // The first poll hands the requests to the connection. Its replies come after
-            // the older ones', unless the connection is broken.
-            if let Poll::Ready(replies) = youngest.replies.as_mut().poll(cx) {
-                return Poll::Ready(Event::Broken(replies.err()));
+            // The first poll hands the requests to the connection. The replies may be there
+            // at once, if it is quick; they are looked at in their turn.
+            match youngest.replies.as_mut().poll(cx) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(values)) => youngest.replies = Box::pin(ready(Ok(values))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Event::Broken(error)),
             }
         }
         self.handed_over = true;
@@ -144,8 +152,12 @@ impl<'a> Serving<'a> {
         {
             return Poll::Ready(Event::Replies(replies));
         }
+        let room = self.batches.len() < MAX_IN_FLIGHT;
+        if room && !self.link.waiting.is_empty() {
+            return Poll::Ready(Event::Waiting);
+        }
         if open
-            && self.batches.len() < MAX_IN_FLIGHT
+            && room
             && let Poll::Ready(received) = self.link.inbox.poll_recv_many(cx, calls, MAX_BATCH)
         {
             return Poll::Ready(Event::Calls(received));
@@ -165,7 +177,9 @@ impl<'a> Serving<'a> {
                 None => sending.push(job),
             }
         }
-        let Some(deadline) = sending.iter().map(|job| job.deadline).min() else {
+        // Counted from the sending: a call that waited long for the connection must not
+        // make the connection look slow.
+        let Some(timeout) = sending.iter().map(|job| job.call.timeout()).min() else {
             return;
         };
         let units = self.session.plan(sending);
@@ -173,7 +187,7 @@ impl<'a> Serving<'a> {
         self.handed_over = false;
         self.batches.push_back(Batch {
             units,
-            deadline,
+            deadline: now + timeout,
             replies,
         });
     }
@@ -195,7 +209,7 @@ impl<'a> Serving<'a> {
             }
             Err(error) => {
                 self.batches.push_front(batch);
-                return Err(broken(Some(&error)));
+                return Err(broken(&error));
             }
         };
         self.useful = true;
@@ -257,11 +271,23 @@ impl<'a> Serving<'a> {
         Err(NodeError::TimedOut { after })
     }
 
-    /// Answers everything that is under way: its outcome is unknown.
+    /// Deals with everything that is under way; its outcome is unknown. If the server hung
+    /// up (it may have done so long ago, while nobody asked), the same is asked again over
+    /// the next connection. If it was silent, or made no sense, that is the answer.
     fn abandon(&mut self, why: &NodeError) {
         let now = self.link.clock.now();
+        let hung_up = matches!(why, NodeError::Disconnected { .. });
         let units = self.batches.drain(..).flat_map(|batch| batch.units);
-        for job in units.flat_map(Unit::into_jobs) {
+        for mut job in units.flat_map(Unit::into_jobs) {
+            if hung_up {
+                match job.again(now) {
+                    Ok(again) => {
+                        self.link.waiting.push_back(again);
+                        continue;
+                    }
+                    Err(given_up) => job = given_up,
+                }
+            }
             let error = match why {
                 NodeError::TimedOut { .. } if job.deadline <= now => NodeError::TimedOut {
                     after: job.call.timeout(),
@@ -275,12 +301,9 @@ impl<'a> Serving<'a> {
     }
 }
 
-fn broken(error: Option<&RedisError>) -> NodeError {
-    match error.map(connection_error) {
-        Some(NodeError::Unreachable { why }) => NodeError::Disconnected { why },
-        Some(other) => other,
-        None => NodeError::Protocol {
-            why: "out of turn".into(),
-        },
+fn broken(error: &RedisError) -> NodeError {
+    match connection_error(error) {
+        NodeError::Unreachable { why } => NodeError::Disconnected { why },
+        other => other,
     }
 }

@@ -65,7 +65,7 @@ fn ask(node: &dyn Node, step: Step, prefix: u64, floor: u64) -> Result<Vote, Nod
     let claim = Claim::new(
         Name::new(format!("{prefix}-{}", step.name)).expect("a name"),
         // As a real one: the first 40 characters are the secret, and it tells the token.
-        format!("{:040}:7:1@host:{}", step.owner, step.above_floor).as_bytes(),
+        format!("{:040}:7:1@host:{}", step.owner, step.above_floor).into_bytes(),
         floor.saturating_add_signed(step.above_floor),
         Duration::from_secs(3600),
     );

@@ -27,7 +27,8 @@ const MAJORITY: usize = 2;
 /// What may happen in a run of the model, with `A` attempts. Times are in ticks.
 #[derive(Clone, Debug)]
 pub struct Scenario<const A: usize> {
-    /// Which client makes which attempt. Its attempts are one after the other.
+    /// Which client makes which attempt; a client's are one after the other. A client of
+    /// its own for each covers all cases, as long as owner values are not shared.
     pub clients: [u8; A],
     /// Attempts pick tokens from 1 to here.
     pub tokens: u8,

@@ -1,14 +1,15 @@
 //! With all the rules in place there is one holder; without any one of them, two.
 
 use super::{EXCLUSIVE, Scenario, Timed};
+use crate::bits::small;
 use crate::check::{breaks, holds, holds_at_large};
 use crate::fault::Fault;
 
 /// Clocks of nodes are up to a tick fast, and those of clients right.
 fn good_clients<const A: usize>() -> Scenario<A> {
     Scenario {
-        clients: std::array::from_fn(|attempt| [0, 1][attempt % 2]),
-        tokens: u8::try_from(A).expect("attempts are few"),
+        clients: std::array::from_fn(small),
+        tokens: small(A),
         ttl: 3,
         node_error: 1,
         client_error: 0,

@@ -45,7 +45,7 @@ impl<const A: usize> Timed<A> {
     }
 
     fn starts(&self, state: &State<A>, index: usize, steps: &mut Vec<Step>) {
-        // Attempts start in order: which is which does not matter.
+        // Attempts are alike, so they start in order.
         let in_order = index == 0 || state.attempts[index - 1].phase != Phase::Idle;
         let client = self.scenario.clients[index];
         let previous = (0..index).rfind(|&other| self.scenario.clients[other] == client);

@@ -16,7 +16,7 @@ mod steps;
 
 use stateright::{Model, Property};
 
-use crate::bits::Bits;
+use crate::bits::{Bits, small};
 use crate::fault::Fault;
 use crate::node::{Record, Rules};
 
@@ -71,7 +71,7 @@ impl<const N: usize, const A: usize> Default for Scenario<N, A> {
     fn default() -> Self {
         Self {
             quorum: N / 2 + 1,
-            tokens: u8::try_from(A).expect("attempts are few"),
+            tokens: small(A),
             skew: None,
             retention: None,
             clock_max: 0,
@@ -210,7 +210,7 @@ pub enum Step {
 }
 
 /// What a node that lost its memory starts with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remembered {
     lock: Option<u8>,
     fence: Option<u8>,

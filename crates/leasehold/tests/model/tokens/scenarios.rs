@@ -1,6 +1,7 @@
 //! With all the rules in place, nothing goes wrong.
 
 use super::{Releases, Scenario};
+use crate::bits::small;
 use crate::check::{holds, holds_at_large};
 
 #[test]
@@ -121,7 +122,7 @@ fn large_a_late_request_loses_after_its_release() {
 
 #[test]
 fn large_nodes_forget() {
-    holds_at_large(forgetful::<2>(2).model());
+    holds_at_large(forgetful::<3>(2).model());
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn large_a_node_returns_with_an_old_snapshot() {
 
 #[test]
 fn large_fences_expire() {
-    holds_at_large(silent(expiring_fences::<3>()).model());
+    holds_at_large(expiring_fences::<3>().model());
 }
 
 #[test]
@@ -213,7 +214,7 @@ fn no_skew<const A: usize>(scenario: Scenario<3, A>) -> Scenario<3, A> {
 pub(super) fn watched_releases<const A: usize>() -> Scenario<3, A> {
     Scenario {
         // One token more than attempts: a release burns the one after its own.
-        tokens: u8::try_from(A + 1).expect("attempts are few"),
+        tokens: small(A + 1),
         extends: true,
         releases: Releases::Watched,
         ..Scenario::default()
