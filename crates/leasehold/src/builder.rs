@@ -13,6 +13,20 @@ use crate::quorum::NodeSet;
 
 /// Describes a client: its nodes, what all clients of these nodes must agree on, and
 /// the defaults of its leases. Made by [`Client::builder`].
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, Options};
+/// use std::time::Duration;
+///
+/// let client = Client::builder()
+///     .nodes(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"])
+///     .prefix("billing/")
+///     .options(Options::default().ttl(Duration::from_secs(30)).label("billing"))
+///     .connect()
+///     .await?;
+/// # drop(client); Ok(()) }
+/// ```
 #[derive(Default)]
 pub struct Builder {
     nodes: Vec<Spec>,

@@ -128,6 +128,14 @@ impl Client {
     /// The client stays usable either way, and goes on trying to connect.
     ///
     /// Cancel safety: leaves nothing behind.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # use std::time::Duration;
+    /// let client = leasehold::Client::in_memory();
+    /// client.ready(Duration::from_secs(1)).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn ready(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = self.core.clock.now() + timeout;
         loop {

@@ -19,6 +19,16 @@ const KEPT: &[u8] = b"kept";
 ///
 /// A value that another library wrote carries no such information; it is
 /// respected as an owner like any other, and shown as unknown.
+///
+/// ```
+/// use leasehold::Holder;
+///
+/// let value = b"00112233445566778899aabbccddeeff00112233:1794780664497528:4711@web-1:nightly";
+/// let holder = Holder::parse(value);
+/// assert_eq!(holder.token, Some(1_794_780_664_497_528));
+/// assert_eq!(holder.to_string(), "pid 4711 on web-1 (nightly), token 1794780664497528");
+/// assert_eq!(Holder::parse(b"of another library").to_string(), "another owner");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Holder {

@@ -12,6 +12,19 @@ pub(crate) const MAX_LABEL: usize = 256;
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// How long a call may wait for a lock that another holds.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// # let client = leasehold::Client::in_memory();
+/// use leasehold::{Error, Wait};
+/// use std::time::Duration;
+///
+/// let _held = client.mutex("x").lock().await?;
+/// let wait = Wait::For(Duration::from_millis(10));
+/// let refused = client.mutex("x").with_options(|o| o.wait(wait)).lock().await;
+/// assert!(matches!(refused, Err(Error::TimedOut { .. })));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Wait {
     /// Not at all: [`Error::Held`](crate::Error::Held) at once.

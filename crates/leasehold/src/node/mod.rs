@@ -7,8 +7,8 @@ pub mod rules;
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -235,6 +235,37 @@ impl Call {
         self.ballot.cast(answer);
     }
 
+    /// Makes a call for another node to answer; `then` gets that answer, and this call to
+    /// answer with it. For nodes in front of others: to log, to delay, to fail at will.
+    ///
+    /// ```
+    /// use leasehold::{MemoryNode, node::{Call, Node}};
+    ///
+    /// struct Logged(MemoryNode);
+    ///
+    /// impl Node for Logged {
+    ///     fn label(&self) -> &str {
+    ///         self.0.label()
+    ///     }
+    ///     fn submit(&self, call: Call) {
+    ///         self.0.submit(call.relay(|call, answer| {
+    ///             println!("{call:?}: {answer:?}");
+    ///             call.answer(answer);
+    ///         }));
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn relay<F>(self, then: F) -> Self
+    where
+        F: FnOnce(Self, Result<Vote, NodeError>) + Send + 'static,
+    {
+        let (verb, claim) = (self.verb, Arc::clone(&self.claim));
+        let (timeout, settled) = (self.timeout, self.settled);
+        let relay = Arc::new(Relay(Mutex::new(Some((self, then)))));
+        Self::new(verb, claim, timeout, relay, 0).settled(settled)
+    }
+
     /// Answers the call with the outcome of `work`, or with
     /// [`NodeError::TimedOut`] when it takes longer than [`timeout`](Self::timeout).
     /// For nodes whose store is asked by a future; spawn the result.
@@ -262,6 +293,21 @@ impl fmt::Debug for Call {
 /// Where the answers to one round of calls are counted.
 pub(crate) trait Tally: Send + Sync {
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>);
+}
+
+/// Gets the answer of a [relayed](Call::relay) call.
+struct Relay<F>(Mutex<Option<(Call, F)>>);
+
+impl<F> Tally for Relay<F>
+where
+    F: FnOnce(Call, Result<Vote, NodeError>) + Send,
+{
+    fn count(self: Arc<Self>, _: usize, answer: Result<Vote, NodeError>) {
+        let relayed = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((call, then)) = relayed {
+            then(call, answer);
+        }
+    }
 }
 
 /// The right to cast one vote, once. Cast as unanswered when dropped.

@@ -63,6 +63,7 @@ async fn a_full_server_refuses_new_locks_and_lets_old_ones_go_on() {
     assert_eq!(servers[0].command(&full), "+OK\r\n");
     assert_eq!(refused(&client, "a").await, NodeError::OutOfMemory);
     assert_eq!(super::copies(&servers, "a"), 0);
+    lease.extend().await.expect("extended");
     assert_eq!(lease.release().await, leasehold::Released::Released);
     assert_eq!(super::copies(&servers, "held"), 0);
 }
