@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -58,6 +59,7 @@ impl Link {
                 Ok(session) => {
                     self.status.set_floor(session.floor());
                     self.status.set(Ok(()));
+                    self.status.set_away(false);
                     let (ended, was_useful) = Serving::new(&mut self, session).run().await;
                     match ended {
                         Ended::Unused => return,
@@ -72,22 +74,23 @@ impl Link {
             };
             let node = self.connector.label();
             tracing::debug!(node, %why, failures = self.failures, "no connection");
-            // What breaks a useful connection may be over in a moment: calls wait for the
-            // next one. An overdue answer is no such thing.
-            if self.failures > 0 || matches!(why, NodeError::TimedOut { .. }) {
-                self.answer_waiting(&why);
-            }
             self.failures = self.failures.saturating_add(1);
-            let reconnecting = matches!(why, NodeError::Disconnected { .. }) && self.failures == 1;
-            self.status.set(Err(why.clone()));
-            if !reconnecting && !self.pause(&why).await {
+            // A server that hung up may be back in a moment: calls wait for it. One that
+            // was silent, or that has failed before, is skipped until it is back.
+            let hung_up = matches!(why, NodeError::Disconnected { .. });
+            self.status.set(Err(why));
+            if self.failures == 1 && hung_up {
+                continue;
+            }
+            self.status.set_away(true);
+            self.answer_waiting();
+            if !self.pause().await {
                 return;
             }
         }
     }
 
-    /// Connects, while calls wait (if there is reason to hope) or are answered at once.
-    /// `None` if nobody needs the node any more.
+    /// Connects, while calls wait. `None` if nobody needs the node any more.
     async fn connect(&mut self) -> Option<Result<Session, NodeError>> {
         let Self {
             connector,
@@ -95,67 +98,52 @@ impl Link {
             status,
             inbox,
             waiting,
-            failures,
+            ..
         } = self;
-        let hopeful =
-            *failures <= 1 && !matches!(status.get(), Some(Err(NodeError::TimedOut { .. })));
         let mut connecting = std::pin::pin!(connector.connect());
         loop {
             let next = waiting.front().map(|job| job.deadline);
             tokio::select! {
                 biased;
                 connected = &mut connecting => return Some(connected),
-                call = inbox.recv() => match call {
-                    None => return None,
-                    Some(call) if hopeful => waiting.push_back(Job::new(call, clock.now())),
-                    Some(call) => call.answer(Err(unreachable(status.get()))),
-                },
+                call = inbox.recv() => {
+                    let call = call?;
+                    // One that was on its way here when the node was given up.
+                    if status.away.load(Ordering::Acquire) {
+                        call.answer(Err(status.excuse()));
+                    } else {
+                        waiting.push_back(Job::new(call, clock.now()));
+                    }
+                }
                 () = clock.sleep_until(next.unwrap_or(Moment::FAR)), if next.is_some() => {
-                    expire(waiting, clock.now(), || unreachable(status.get()));
+                    expire(waiting, clock.now(), || status.excuse());
                 }
             }
         }
     }
 
-    /// Waits before the next try, answering calls at once. `false` if nobody needs the
-    /// node any more.
-    async fn pause(&mut self, why: &NodeError) -> bool {
+    /// Waits before the next try. `false` if nobody needs the node any more.
+    async fn pause(&mut self) -> bool {
         let doublings = self.failures.saturating_sub(1).min(10);
         let pause = (FIRST_RETRY * (1 << doublings)).min(LONGEST_RETRY);
         let until = self.clock.now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
-        self.answer_waiting(why);
+        let mut over = std::pin::pin!(self.clock.sleep_until(until));
         loop {
             tokio::select! {
                 biased;
-                () = self.clock.sleep_until(until) => return true,
+                () = &mut over => return true,
                 call = self.inbox.recv() => match call {
                     None => return false,
-                    Some(call) => call.answer(Err(unreachable(Some(Err(why.clone()))))),
+                    Some(call) => call.answer(Err(self.status.excuse())),
                 },
             }
         }
     }
 
-    fn answer_waiting(&mut self, why: &NodeError) {
+    fn answer_waiting(&mut self) {
         for job in self.waiting.drain(..) {
-            job.give_up(unreachable(Some(Err(why.clone()))));
+            job.give_up(self.status.excuse());
         }
-    }
-}
-
-/// What to say of a call that was never sent. Errors that name a cause to mend are passed
-/// on as they are; only a call that was not sent may be said to be `Unreachable`.
-fn unreachable(status: Option<Result<(), NodeError>>) -> NodeError {
-    match status {
-        Some(Err(error)) if error.is_permanent() => error,
-        Some(Err(error @ (NodeError::Unreachable { .. } | NodeError::Loading))) => error,
-        Some(Err(NodeError::Disconnected { why })) => NodeError::Unreachable { why },
-        Some(Err(error)) => NodeError::Unreachable {
-            why: error.to_string(),
-        },
-        _ => NodeError::Unreachable {
-            why: "still connecting".into(),
-        },
     }
 }
 

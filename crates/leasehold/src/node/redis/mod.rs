@@ -10,7 +10,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
@@ -110,6 +110,8 @@ pub(crate) struct RedisNode {
 pub(super) struct Status {
     /// Whether it can be asked.
     state: Mutex<Option<Result<(), NodeError>>>,
+    /// It cannot, and there is no reason to hope: calls need not wait to hear so.
+    away: AtomicBool,
     floor: AtomicU64,
 }
 
@@ -120,6 +122,28 @@ impl Status {
 
     fn set(&self, state: Result<(), NodeError>) {
         *self.state() = Some(state);
+    }
+
+    fn set_away(&self, away: bool) {
+        self.away.store(away, Ordering::Release);
+    }
+
+    /// What to tell a call that is not sent.
+    ///
+    /// Errors that name a cause to mend are passed on as they are. Only a call that was
+    /// not sent may be said to be `Unreachable`.
+    fn excuse(&self) -> NodeError {
+        match self.get() {
+            Some(Err(error)) if error.is_permanent() => error,
+            Some(Err(error @ (NodeError::Unreachable { .. } | NodeError::Loading))) => error,
+            Some(Err(NodeError::Disconnected { why })) => NodeError::Unreachable { why },
+            Some(Err(error)) => NodeError::Unreachable {
+                why: error.to_string(),
+            },
+            _ => NodeError::Unreachable {
+                why: "still connecting".into(),
+            },
+        }
     }
 
     fn set_floor(&self, floor: u64) {
@@ -159,6 +183,10 @@ impl Node for RedisNode {
     }
 
     fn submit(&self, call: Call) {
+        if self.status.away.load(Ordering::Acquire) {
+            // Without a detour: a dead node costs next to nothing.
+            return call.answer(Err(self.status.excuse()));
+        }
         // If the link is gone with its runtime, the call is dropped: unanswered.
         let _ = self.calls.send(call);
     }
