@@ -222,3 +222,133 @@ pub fn release(view: &View<'_>, claim: &Claim, keep: Option<Duration>) -> (Vote,
     };
     (vote, write)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::Name;
+
+    const NOW: u64 = 1_800_000_000_000_000;
+    const OURS: &[u8] = b"ours";
+
+    fn claim(token: u64) -> Claim {
+        Claim::new(
+            Name::new("a").unwrap(),
+            OURS,
+            token,
+            Duration::from_secs(10),
+        )
+    }
+
+    fn view(lock: Option<&'static [u8]>, fence: Option<u64>) -> View<'static> {
+        View {
+            lock,
+            remaining: lock.map(|_| Duration::from_secs(5)),
+            fence,
+            floor: 0,
+            now: NOW,
+            constants: Constants::for_nodes(1),
+        }
+    }
+
+    #[test]
+    fn a_token_must_be_above_the_fence() {
+        let free = view(None, Some(NOW));
+        assert!(matches!(
+            acquire(&free, &claim(NOW - 1)).0,
+            Vote::Stale { .. }
+        ));
+        assert!(
+            matches!(acquire(&free, &claim(NOW)).0, Vote::Stale { .. }),
+            "ties lose"
+        );
+        let granted = (Vote::Granted, Write::Lock { fence: NOW + 1 });
+        assert_eq!(acquire(&free, &claim(NOW + 1)), granted);
+    }
+
+    #[test]
+    fn a_missing_fence_is_a_day_ago_and_not_zero() {
+        let (free, day) = (view(None, None), 24 * 3600 * 1_000_000);
+        assert!(matches!(
+            acquire(&free, &claim(NOW - day)).0,
+            Vote::Stale { .. }
+        ));
+        assert_eq!(acquire(&free, &claim(NOW - day + 1)).0, Vote::Granted);
+        assert!(matches!(
+            extend(&free, &claim(NOW - day - 1)).0,
+            Vote::Lost { .. }
+        ));
+    }
+
+    #[test]
+    fn a_token_must_be_above_the_floor_and_within_the_cap() {
+        let free = View {
+            floor: NOW + 5,
+            ..view(None, None)
+        };
+        assert!(matches!(
+            acquire(&free, &claim(NOW + 5)).0,
+            Vote::Stale { .. }
+        ));
+        assert_eq!(acquire(&free, &claim(NOW + 6)).0, Vote::Granted);
+        let cap = NOW + 10_000_000;
+        assert_eq!(acquire(&free, &claim(cap)).0, Vote::Granted);
+        assert!(matches!(
+            acquire(&free, &claim(cap + 1)).0,
+            Vote::Ahead { .. }
+        ));
+        assert!(matches!(
+            extend(&free, &claim(cap + 1)).0,
+            Vote::Ahead { .. }
+        ));
+    }
+
+    #[test]
+    fn the_same_request_again_is_granted_again_and_changes_nothing() {
+        let held = view(Some(OURS), Some(NOW));
+        assert_eq!(acquire(&held, &claim(NOW)), (Vote::Granted, Write::Nothing));
+    }
+
+    #[test]
+    fn anothers_lock_is_respected_by_all_three() {
+        let held = view(Some(b"another"), Some(NOW - 9));
+        for (vote, write) in [acquire(&held, &claim(NOW)), extend(&held, &claim(NOW))] {
+            assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+            assert_eq!(write, Write::Nothing);
+        }
+        let nothing = (Vote::Released { held: false }, Write::Nothing);
+        assert_eq!(release(&held, &claim(NOW), None), nothing);
+    }
+
+    #[test]
+    fn a_node_may_join_a_lease_unless_it_granted_a_newer_token_or_forgot() {
+        assert_eq!(extend(&view(None, Some(NOW)), &claim(NOW)).0, Vote::Granted);
+        let newer = view(None, Some(NOW + 1));
+        assert!(matches!(extend(&newer, &claim(NOW)).0, Vote::Lost { .. }));
+        let forgot = View {
+            floor: NOW,
+            ..view(Some(OURS), Some(NOW))
+        };
+        assert!(matches!(extend(&forgot, &claim(NOW)).0, Vote::Lost { .. }));
+    }
+
+    #[test]
+    fn a_release_burns_the_next_token() {
+        let fence = Some(NOW + 1);
+        let unlocked = |held| (Vote::Released { held }, Write::Unlock { fence });
+        let ours = view(Some(OURS), Some(NOW));
+        assert_eq!(release(&ours, &claim(NOW), None), unlocked(true));
+        // Also where the request it follows has not arrived yet.
+        assert_eq!(
+            release(&view(None, None), &claim(NOW), None),
+            unlocked(false)
+        );
+        // But nothing that is newer is touched.
+        let newer = view(None, Some(NOW + 9));
+        let untouched = (
+            Vote::Released { held: false },
+            Write::Unlock { fence: None },
+        );
+        assert_eq!(release(&newer, &claim(NOW), None), untouched);
+    }
+}
