@@ -464,7 +464,12 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::Client;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+
+    use super::Progress;
+    use crate::{Client, MemoryNode, Moment, TimeSource};
 
     /// A renewal that comes late must not bring a lock back that was given back.
     #[tokio::test]
@@ -476,5 +481,42 @@ mod tests {
         lease.release().await;
         assert!(held.start_extension(&core.nodes, &core.clock).is_none());
         assert!(client.mutex("a").try_lock().await.unwrap().is_some());
+    }
+
+    /// A clock that goes on when told to, as after a suspend: no timer has noticed yet.
+    #[derive(Clone, Default)]
+    struct Jumping(Arc<AtomicU64>);
+
+    impl TimeSource for Jumping {
+        fn now(&self) -> Moment {
+            Moment::from_origin(Duration::from_millis(self.0.load(Ordering::SeqCst)))
+        }
+
+        fn unix_us(&self) -> u64 {
+            1_800_000_000_000_000 + self.0.load(Ordering::SeqCst) * 1000
+        }
+    }
+
+    /// Past the deadline the lease is lost, also if nothing but the clock says so yet, and
+    /// whatever a server says.
+    #[tokio::test]
+    async fn an_extend_is_not_believed_past_the_deadline() {
+        let clock = Jumping::default();
+        let node = MemoryNode::with_time_source("memory", Arc::new(clock.clone()));
+        clock.0.store(1, Ordering::SeqCst);
+        let builder = Client::builder().time_source(clock.clone());
+        let client = builder.custom_node(node).build().unwrap();
+        let lease = client.mutex("a").lock().await.unwrap();
+        let (core, deadline) = (lease.core.clone(), lease.deadline());
+        let extension = lease
+            .held
+            .start_extension(&core.nodes, &core.clock)
+            .unwrap();
+        clock.0.store(9_950, Ordering::SeqCst);
+        assert!(!lease.is_valid());
+        let progress = lease.held.finish_extension(&extension, &core.clock);
+        assert_eq!(progress, Progress::Over);
+        assert_eq!(lease.deadline(), deadline);
+        lease.lost().await;
     }
 }

@@ -25,7 +25,6 @@ pub async fn cancelled_anywhere_leaves_nothing(case: Case) {
                 pause(polls % 4).await;
             }
         }
-        // 30 s of TTL would make this take for ever.
         case.until_free(&name).await;
         let lease = mutex.lock_timeout(Duration::from_secs(20)).await;
         lease.expect("free again").release().await;

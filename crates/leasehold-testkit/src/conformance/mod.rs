@@ -18,7 +18,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Builder, Client, Lease, Mutex, Options};
+use leasehold::{Builder, Client, Lease, Moment, Mutex, Options};
 
 use crate::Deployment;
 
@@ -33,6 +33,9 @@ pub use waiting::*;
 
 /// No case takes longer, unless something hangs.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// So long that it is noticed when only the TTL frees a lock.
+const TTL: Duration = Duration::from_secs(50);
 
 /// What a case gets.
 pub struct Case {
@@ -67,7 +70,7 @@ impl Case {
     /// Options that no slow machine can upset.
     fn options() -> Options {
         Options::default()
-            .ttl(Duration::from_secs(30))
+            .ttl(TTL)
             .node_timeout(Duration::from_secs(10))
             .outage_patience(Duration::from_secs(30))
     }
@@ -86,9 +89,13 @@ impl Case {
         values.iter().flatten().count()
     }
 
-    /// Waits until no node has a lock of this name.
+    /// Waits until no node has a lock of this name; not for as long as the TTL, which would
+    /// free it if nobody else did.
     async fn until_free(&self, name: &str) {
+        let start = Moment::now();
         while self.locked(name) > 0 {
+            let waited = Moment::now().saturating_duration_since(start);
+            assert!(waited < TTL / 2, "`{name}` is left to its TTL");
             pause(5).await;
         }
     }

@@ -31,6 +31,8 @@ pub enum Fault {
     FloorFromPeers,
     /// RELEASE deletes the lock and leaves the fence as it was.
     ReleaseLeavesFence,
+    /// RELEASE deletes the lock of whoever has it.
+    ReleaseIgnoresOwner,
     /// RELEASE raises the fence under the lock of another, too.
     ReleaseRaisesUnderLock,
 

@@ -26,7 +26,7 @@
 //! |---|---|---|
 //! | ties lose | `TiesWin` | tokens unique, lost updates |
 //! | the fence outlives the lock | `FenceDiesWithLock` | tokens grow |
-//! | a missing fence reads as `now − F` | `MissingFenceIsZero` | tokens grow |
+//! | a missing fence reads as `now − F` | `MissingFenceIsZero` | tokens grow, extensions |
 //! | a fence is kept for F | `FenceExpiresEarly` | tokens grow |
 //! | a token is at most S ahead of the node's clock | `NoCap` | tokens grow |
 //! | a node that forgot has a floor | `NoFloor` | tokens unique and grow, extensions |
@@ -35,7 +35,8 @@
 //! | EXTEND obeys the fence | `ExtendIgnoresFence` | extensions |
 //! | EXTEND obeys the floor | `ExtendIgnoresFloor` | extensions |
 //! | RELEASE raises the fence | `ReleaseLeavesFence` | a late request locks again |
-//! | but not under another's lock | `ReleaseRaisesUnderLock` | the holder's fence |
+//! | RELEASE leaves another's lock | `ReleaseIgnoresOwner` | one holder |
+//! | and another's fence | `ReleaseRaisesUnderLock` | the holder's fence |
 //! | a majority of all N | quorum of 2 of 4 | tokens unique |
 //! | distinct nodes are counted | `CountsRepliesNotNodes` | tokens unique |
 //! | replies belong to their attempt | `CountsOldReplies` | tokens grow |

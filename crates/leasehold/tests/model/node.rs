@@ -135,7 +135,9 @@ impl Rules {
             (Some(Fault::MissingFenceIsZero), _) => view.fence = view.fence.or(Some(0)),
             (Some(Fault::ExtendIgnoresFence), Ask::Extend) => view.fence = None,
             (Some(Fault::ExtendIgnoresFloor), Ask::Extend) => view.floor = 0,
-            (Some(Fault::ReleaseRaisesUnderLock), Ask::Release) => view.lock = None,
+            (Some(Fault::ReleaseIgnoresOwner | Fault::ReleaseRaisesUnderLock), Ask::Release) => {
+                view.lock = None
+            }
             _ => {}
         }
     }

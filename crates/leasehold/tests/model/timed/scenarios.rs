@@ -39,6 +39,16 @@ fn without<const A: usize>(fault: Fault, scenario: Scenario<A>) -> Timed<A> {
     .model()
 }
 
+/// All clocks are right, and leases short, which spares many states.
+fn good_clocks<const A: usize>() -> Scenario<A> {
+    Scenario {
+        ttl: 1,
+        node_error: 0,
+        drift: 0,
+        ..good_clients()
+    }
+}
+
 /// Holders extend.
 fn extending<const A: usize>() -> Scenario<A> {
     Scenario {
@@ -67,6 +77,11 @@ fn more_tokens<const A: usize>(scenario: Scenario<A>) -> Scenario<A> {
 #[test]
 fn one_holder_with_clocks_that_are_about_right() {
     holds(more_tokens(slow_clients::<2>()).model());
+}
+
+#[test]
+fn one_holder_of_three_attempts() {
+    holds(good_clocks::<3>().model());
 }
 
 #[test]
@@ -132,6 +147,14 @@ fn every_attempt_needs_its_own_owner_value() {
         ..good_clients::<3>()
     };
     breaks(EXCLUSIVE, without(Fault::OwnerPerClient, scenario));
+}
+
+#[test]
+fn release_must_leave_the_lock_of_another() {
+    breaks(
+        EXCLUSIVE,
+        without(Fault::ReleaseIgnoresOwner, good_clocks::<3>()),
+    );
 }
 
 #[test]

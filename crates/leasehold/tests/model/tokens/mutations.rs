@@ -39,6 +39,16 @@ fn a_missing_fence_must_not_read_as_zero() {
 }
 
 #[test]
+fn nor_must_extend_read_a_missing_fence_as_zero() {
+    let scenario = Scenario {
+        tokens: 2,
+        extends: true,
+        ..silent(expiring_fences::<2>())
+    };
+    breaks(CONTINUOUS, without(Fault::MissingFenceIsZero, scenario));
+}
+
+#[test]
 fn the_fence_must_not_expire_early() {
     breaks(
         GROWING,

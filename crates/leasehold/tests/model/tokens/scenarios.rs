@@ -75,6 +75,16 @@ fn fences_expire_and_a_node_forgets() {
 }
 
 #[test]
+fn fences_expire_and_leases_are_extended() {
+    let scenario = Scenario {
+        tokens: 2,
+        extends: true,
+        ..expiring_fences::<2>()
+    };
+    holds(silent(scenario).model());
+}
+
+#[test]
 fn leases_are_extended() {
     holds(extending::<2>().model());
 }
