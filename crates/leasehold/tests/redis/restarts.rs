@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold::node::Vote;
-use leasehold::{Client, Error, Options, Released, Story};
+use leasehold::{Client, Error, Moment, Options, Released, Story, TimeSource};
 use leasehold_testkit::RedisServer;
 
 use super::{LONG, client, copies, patient, pause, until};
@@ -130,6 +130,41 @@ async fn flushall_loses_locks_and_no_tokens() {
         assert_eq!(lease.release().await, Released::WasLost);
     }
     until("free", || copies(&servers, "a") == 0).await;
+}
+
+/// A clock that is an hour slow.
+struct Slow;
+
+impl TimeSource for Slow {
+    fn now(&self) -> Moment {
+        Moment::now()
+    }
+
+    fn unix_us(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.expect("after 1970").as_micros() as u64 - 3_600_000_000
+    }
+}
+
+/// A client that has not heard of the FLUSHALL, and whose clock is slow, would propose a
+/// token that was granted before. The node notices that it has forgotten.
+#[tokio::test]
+async fn flushall_is_noticed_by_whoever_asks_next() {
+    let servers = RedisServer::start_many(1);
+    let client = client(&servers).await;
+    let slow = super::builder(&servers).time_source(Slow);
+    let slow = slow.connect().await.expect("connected");
+    let mut last = 0;
+    for _ in 0..20 {
+        let lease = client.mutex("a").with_options(patient).lock().await;
+        let lease = lease.expect("a lease");
+        last = lease.token();
+        lease.release().await;
+    }
+    assert_eq!(servers[0].command(&[b"FLUSHALL"]), "+OK\r\n");
+    let lease = slow.mutex("a").with_options(patient).lock().await;
+    let lease = lease.expect("a lease");
+    assert!(lease.token() > last, "{} after {last}", lease.token());
 }
 
 /// SCRIPT FLUSH and FLUSHALL of single nodes while eight tasks are at work.

@@ -119,6 +119,19 @@ fn the_scripts_obey_the_rules() {
     let floors = (redis.floor(), memory.floor());
     assert!(floors.0 > 0 && floors.1 > 0);
 
+    // A fence from before the node forgot, as an old snapshot has it: the floor counts, in
+    // the common case too.
+    let digits = (floors.0 - 100).to_string();
+    let set = [&b"SET"[..], b"leasehold:fence:{0-0}", digits.as_bytes()];
+    assert_eq!(server.command(&set), "+OK\r\n");
+    let below_floor = Step {
+        verb: Verb::Acquire,
+        above_floor: -50,
+        ..warm
+    };
+    let vote = ask(&redis, below_floor, 0, floors.0).expect("a vote");
+    assert!(matches!(vote, Vote::Stale { .. }), "{vote:?}");
+
     let mut runner = TestRunner::new(Config {
         cases: 400,
         failure_persistence: None,
