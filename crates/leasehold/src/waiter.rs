@@ -12,13 +12,11 @@ use crate::holder::new_owner;
 use crate::janitor::Return;
 use crate::lease::{Lease, Won};
 use crate::name::Name;
+use crate::node::rules::MAX_TOKEN;
 use crate::node::{Claim, Verb};
 use crate::options::{Options, Wait};
 use crate::quorum::round::{self, Advice, Decision};
 use crate::quorum::{Canvass, NodeSet, Question};
-
-/// Tokens are doubles in Lua: exact below 2^53.
-pub(crate) const MAX_TOKEN: u64 = (1 << 53) - 1;
 
 /// How often an attempt is repeated at once with a better token before it counts as
 /// contention. Two nodes with odd clocks cannot keep a caller spinning.

@@ -13,6 +13,9 @@ use std::time::Duration;
 use super::{Claim, Vote};
 use crate::holder::{Holder, kept_value};
 
+/// Tokens are doubles in Lua: exact below 2^53.
+pub(crate) const MAX_TOKEN: u64 = (1 << 53) - 1;
+
 /// What all clients of a node must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Constants {

@@ -7,8 +7,8 @@ use redis::{ErrorKind, RedisError, ServerError, Value};
 use super::scripts::settles;
 use crate::holder::Holder;
 use crate::name::shown;
+use crate::node::rules::MAX_TOKEN;
 use crate::node::{Call, NodeError, Verb, Vote};
-use crate::waiter::MAX_TOKEN;
 
 /// What to make of one reply.
 pub(super) enum Reply {
