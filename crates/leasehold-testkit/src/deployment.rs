@@ -1,13 +1,14 @@
 //! What the conformance suite runs on.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use leasehold::{Builder, Client, MemoryNode, Name};
+use leasehold::{Builder, Client, MemoryNode, Moment, Name};
 
-use crate::RedisServer;
+use crate::{RedisServer, TempDir};
 
 /// A future that a [`Deployment`] returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -58,6 +59,85 @@ impl Deployment for Memory {
 
     fn forget(&self) -> BoxFuture<'_, ()> {
         Box::pin(async { self.0.forget() })
+    }
+}
+
+/// An embedded store in a file of its own, removed when dropped.
+pub struct Local(TempDir);
+
+impl Local {
+    /// A new one.
+    #[must_use]
+    #[allow(clippy::new_without_default)] // a deployment is made, not defaulted
+    pub fn new() -> Self {
+        Self(TempDir::new())
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.0.path().join("locks.db")
+    }
+
+    /// `local:/path`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("local:{}", self.path().display())
+    }
+
+    fn sql(&self) -> rusqlite::Connection {
+        let connection = rusqlite::Connection::open(self.path()).expect("the store");
+        let patience = Duration::from_secs(30);
+        connection.busy_timeout(patience).expect("a timeout");
+        connection
+    }
+}
+
+impl Deployment for Local {
+    fn builder(&self) -> Builder {
+        Client::builder().node(self.url())
+    }
+
+    fn set_foreign(&self, name: &[u8], value: &[u8], ttl: Option<Duration>) {
+        let expires = ttl.map(|ttl| {
+            let at = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .expect("a clock")
+                + ttl;
+            i64::try_from(at.as_micros()).expect("a date")
+        });
+        let changed = self.sql().execute(
+            "INSERT INTO names (name, owner, expires_unix_us) VALUES (?1, ?2, ?3)
+             ON CONFLICT (name) DO UPDATE SET owner = ?2, expires_unix_us = ?3, clock = NULL,
+                                              holders = NULL",
+            rusqlite::params![name, value, expires],
+        );
+        assert_eq!(changed, Ok(1));
+    }
+
+    fn values(&self, name: &[u8]) -> Vec<Option<Vec<u8>>> {
+        let now = Moment::now().saturating_duration_since(Moment::from_origin(Duration::ZERO));
+        // By the boot clock, as the store itself: tests run in one boot.
+        let value = self.sql().query_row(
+            "SELECT owner FROM names WHERE name = ? AND
+             (expires_boot_ns IS NULL OR clock IS NULL OR expires_boot_ns > ?)",
+            rusqlite::params![name, i64::try_from(now.as_nanos()).expect("a boot")],
+            |row| row.get(0),
+        );
+        match value {
+            Ok(owner) => vec![owner],
+            Err(rusqlite::Error::QueryReturnedNoRows) => vec![None],
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn forget(&self) -> BoxFuture<'_, ()> {
+        for end in ["", "-wal", "-shm"] {
+            let file = format!("{}{end}", self.path().display());
+            // What is not there is forgotten already.
+            let _ = std::fs::remove_file(file);
+        }
+        Box::pin(async {})
     }
 }
 

@@ -10,6 +10,8 @@
 pub mod conformance;
 mod deployment;
 mod server;
+mod temp;
 
-pub use deployment::{BoxFuture, Deployment, Memory, Redis};
+pub use deployment::{BoxFuture, Deployment, Local, Memory, Redis};
 pub use server::RedisServer;
+pub use temp::TempDir;

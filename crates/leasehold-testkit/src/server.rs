@@ -2,10 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::TempDir;
 
 /// How long a server may take to start. Machines are slow at times.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -23,7 +23,7 @@ const START_WITHIN: Duration = Duration::from_secs(30);
 pub struct RedisServer {
     child: Option<Child>,
     port: u16,
-    dir: PathBuf,
+    dir: TempDir,
     args: Vec<String>,
     stopped: bool,
 }
@@ -44,14 +44,10 @@ impl RedisServer {
     /// As [`start`](Self::start).
     #[must_use]
     pub fn start_with(args: &[&str]) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("leasehold-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory for the server");
         let mut server = Self {
             child: None,
             port: 0,
-            dir,
+            dir: TempDir::new(),
             args: args.iter().map(ToString::to_string).collect(),
             stopped: false,
         };
@@ -62,7 +58,7 @@ impl RedisServer {
                 return server;
             }
         }
-        panic!("no server could be started; see {}", server.dir.display());
+        panic!("no server could be started; see {}", server.dir().display());
     }
 
     /// Starts `count` servers.
@@ -86,7 +82,7 @@ impl RedisServer {
     /// The server's directory; its Unix socket is `redis.sock` in there.
     #[must_use]
     pub fn dir(&self) -> &std::path::Path {
-        &self.dir
+        self.dir.path()
     }
 
     /// `kill -9`. Nothing that was not persisted survives.
@@ -177,7 +173,7 @@ impl RedisServer {
 
     /// Whether the server came up on its port.
     fn spawn(&mut self) -> bool {
-        let log = std::fs::File::create(self.dir.join("server.log")).expect("a log file");
+        let log = std::fs::File::create(self.dir().join("server.log")).expect("a log file");
         let child = Command::new(server_program())
             .args(["--port", &self.port.to_string()])
             .args(["--bind", "127.0.0.1"])
@@ -186,9 +182,9 @@ impl RedisServer {
             .args(["--daemonize", "no"])
             .args([
                 "--unixsocket",
-                &self.dir.join("redis.sock").to_string_lossy(),
+                &self.dir().join("redis.sock").to_string_lossy(),
             ])
-            .args(["--dir", &self.dir.to_string_lossy()])
+            .args(["--dir", &self.dir().to_string_lossy()])
             .args(&self.args)
             .stdin(Stdio::null())
             .stderr(log.try_clone().expect("a log file"))
@@ -234,7 +230,6 @@ impl Drop for RedisServer {
             self.resume();
         }
         self.kill();
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

@@ -72,6 +72,11 @@ impl Builder {
     /// (with the `tls` feature), or `redis+unix:///path[?db=n&user=…&pass=…]`.
     /// `valkey://` and the like are the same.
     ///
+    /// Or, with the `local` feature, the embedded store of this machine: `local:` (a file in
+    /// the user's state directory) or `local:/path/to/file.db`. It is for the processes of
+    /// one machine and must be the only node. The lock of a process that has died is free at
+    /// once there.
+    ///
     /// Each node must be a server of its own: not a replica, not a member of a cluster,
     /// not the same server under another name. All clients that share locks must name
     /// the same nodes. An odd number is best: a fourth node survives no more failures
@@ -289,42 +294,76 @@ impl Builder {
     }
 }
 
-#[cfg(feature = "redis")]
+/// A node that is still to be started, once all are known to make sense.
+enum Opened {
+    Node(Arc<dyn Node>),
+    #[cfg(all(feature = "local", unix))]
+    Local(std::path::PathBuf),
+    #[cfg(feature = "redis")]
+    Redis(crate::node::redis::Target),
+}
+
 fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>, Invalid> {
-    use crate::node::redis::{RedisNode, Roster, Target};
+    let several = specs.len() > 1;
+    let explain = |index: usize, why: String| Invalid::NodeUrl {
+        index: index + 1,
+        why,
+    };
     // All URLs are read before the first connection is opened.
-    let mut targets = Vec::new();
+    let mut opened = Vec::with_capacity(specs.len());
     for (index, spec) in specs.into_iter().enumerate() {
-        targets.push(match spec {
-            Spec::Custom(node) => Err(node),
-            Spec::Url(url) => Ok(Target::parse(&url, settings).map_err(|why| {
-                let index = index + 1;
-                Invalid::NodeUrl { index, why }
-            })?),
+        opened.push(match spec {
+            Spec::Custom(node) => Opened::Node(node),
+            Spec::Url(url) => read(&url, settings, several).map_err(|why| explain(index, why))?,
         });
     }
-    let roster = Arc::new(Roster::default());
-    Ok(targets
-        .into_iter()
-        .map(|target| match target {
-            Err(node) => node,
-            Ok(target) => {
-                Arc::new(RedisNode::start(target, settings, Arc::clone(&roster))) as Arc<dyn Node>
-            }
+    #[cfg(feature = "redis")]
+    let roster = Arc::new(crate::node::redis::Roster::default());
+    let start = |(index, opened)| {
+        Ok(match opened {
+            Opened::Node(node) => node,
+            #[cfg(all(feature = "local", unix))]
+            Opened::Local(path) => Arc::new(
+                crate::node::local::LocalNode::start(&path, settings.clock.clone())
+                    .map_err(|why| explain(index, why))?,
+            ),
+            #[cfg(feature = "redis")]
+            Opened::Redis(target) => Arc::new(crate::node::redis::RedisNode::start(
+                target,
+                settings,
+                Arc::clone(&roster),
+            )),
         })
-        .collect())
+    };
+    opened.into_iter().enumerate().map(start).collect()
+}
+
+fn read(url: &str, settings: &NodeSettings, several: bool) -> Result<Opened, String> {
+    if url.starts_with("local:") {
+        if several {
+            return Err("a local store serves one machine and must be the only node".into());
+        }
+        return read_local(url);
+    }
+    read_redis(url, settings)
+}
+
+#[cfg(all(feature = "local", unix))]
+fn read_local(url: &str) -> Result<Opened, String> {
+    crate::node::local::path_of(url).map(Opened::Local)
+}
+
+#[cfg(not(all(feature = "local", unix)))]
+fn read_local(_: &str) -> Result<Opened, String> {
+    Err("`local:` needs the `local` feature of leasehold, and Unix".into())
+}
+
+#[cfg(feature = "redis")]
+fn read_redis(url: &str, settings: &NodeSettings) -> Result<Opened, String> {
+    crate::node::redis::Target::parse(url, settings).map(Opened::Redis)
 }
 
 #[cfg(not(feature = "redis"))]
-fn open(specs: Vec<Spec>, _: &NodeSettings) -> Result<Vec<Arc<dyn Node>>, Invalid> {
-    let nodes = specs.into_iter().enumerate();
-    nodes
-        .map(|(index, spec)| match spec {
-            Spec::Custom(node) => Ok(node),
-            Spec::Url(_) => Err(Invalid::NodeUrl {
-                index: index + 1,
-                why: "nodes by URL need the `redis` feature of leasehold".into(),
-            }),
-        })
-        .collect()
+fn read_redis(_: &str, _: &NodeSettings) -> Result<Opened, String> {
+    Err("servers by URL need the `redis` feature of leasehold".into())
 }

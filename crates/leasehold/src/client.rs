@@ -111,12 +111,21 @@ impl Client {
     /// the calls that follow.
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
-        let prefix = &*self.core.prefix;
-        let name = Name::new(name.as_ref()).and_then(|name| match prefix {
+        let name = self.full_name(name.as_ref());
+        Mutex::new(Arc::clone(&self.core), name)
+    }
+
+    /// The name as it stands on the nodes.
+    pub(crate) fn full_name(&self, name: &[u8]) -> Result<Name, Invalid> {
+        let name = Name::new(name)?;
+        match &*self.core.prefix {
             [] => Ok(name),
             prefix => name.prefixed(prefix),
-        });
-        Mutex::new(Arc::clone(&self.core), name)
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
     }
 
     /// Waits until every node is known to work or not to, at most `timeout`; then says
@@ -168,7 +177,7 @@ impl Client {
         self.core.shut_down.store(true, Ordering::Release);
         tokio::select! {
             biased;
-            () = self.core.janitor.settled() => {}
+            () = self.core.settled() => {}
             () = self.core.clock.sleep(grace) => {}
         }
         self.core.janitor.owed()
@@ -185,6 +194,13 @@ impl fmt::Debug for Client {
 }
 
 impl Core {
+    async fn settled(&self) {
+        self.janitor.settled().await;
+        for node in self.nodes.iter() {
+            node.flush().await;
+        }
+    }
+
     pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }

@@ -240,6 +240,12 @@ pub enum Invalid {
     /// A label that is too long or has control characters.
     #[error("a label must be at most {max} bytes without control characters", max = crate::options::MAX_LABEL)]
     Label,
+    /// An owner value that leasehold did not make.
+    #[error(
+        "not an owner value: give the whole text that `detach` (or `leasehold acquire`) gave, \
+         which begins with 40 hex digits and the token"
+    )]
+    Owner,
     /// No node was given.
     #[error("no nodes were given; add at least one with `node(\"redis://host:6379\")`")]
     NoNodes,

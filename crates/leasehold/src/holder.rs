@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::name::shown;
 
@@ -49,6 +50,23 @@ impl Holder {
     #[must_use]
     pub fn parse(value: &[u8]) -> Self {
         Self::parse_ours(value).unwrap_or_default()
+    }
+
+    /// About when the lock was taken: tokens are microseconds since 1970, by the holder's
+    /// clock. In the first seconds after a server's start they may be ahead by the allowed
+    /// skew.
+    ///
+    /// ```
+    /// use leasehold::Holder;
+    /// use std::time::{Duration, UNIX_EPOCH};
+    ///
+    /// let value = b"00112233445566778899aabbccddeeff00112233:1794780664497528:4711@web-1:";
+    /// let since = UNIX_EPOCH + Duration::from_micros(1_794_780_664_497_528);
+    /// assert_eq!(Holder::parse(value).since(), Some(since));
+    /// ```
+    #[must_use]
+    pub fn since(&self) -> Option<SystemTime> {
+        UNIX_EPOCH.checked_add(Duration::from_micros(self.token?))
     }
 
     fn parse_ours(value: &[u8]) -> Option<Self> {
@@ -109,6 +127,22 @@ pub(crate) fn new_owner(token: u64, label: &str) -> Box<[u8]> {
         value.extend_from_slice(part);
     }
     value.into_boxed_slice()
+}
+
+/// The token in an owner value of ours; `None` for the values of others, and for one that
+/// nobody owns any more.
+pub(crate) fn owned_token(value: &[u8]) -> Option<u64> {
+    let holder = Holder::parse_ours(value)?;
+    holder.token.filter(|_| !holder.kept)
+}
+
+/// A short name for an owner value, which tells owners apart and keeps the secret: 48 bits
+/// of a hash of it (FNV-1a) cannot be turned back into its 160 random ones.
+pub(crate) fn owner_id(value: &[u8]) -> String {
+    let hash = value.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{:012x}", (hash ^ hash >> 48) & 0xffff_ffff_ffff)
 }
 
 /// The same value without the secret, for a lock that `min_hold` keeps.

@@ -13,7 +13,7 @@ use std::task::{Context, Wake, Waker};
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
-use crate::lease::{Extension, Held, Progress};
+use crate::lease::{Extension, Held, Loss, Progress};
 use crate::node::Node;
 
 /// The owner of the keeper. When it is dropped, the keeper ends.
@@ -107,7 +107,7 @@ impl Drop for Watch {
     fn drop(&mut self) {
         let leases = std::mem::take(&mut self.0.book().leases);
         for lease in leases.into_values() {
-            lease.lose("the runtime that renewed it has ended");
+            lease.lose(Loss::RuntimeEnded);
         }
     }
 }
@@ -159,7 +159,7 @@ fn attend(shared: &Arc<Shared>) -> Moment {
         }
         drop(book);
         if now >= lease.lost_at() {
-            lease.lose("its deadline came without a renewal");
+            lease.lose(lease.loss_at_deadline());
         } else if lease.renews() {
             renew(shared, lease);
         }

@@ -3,16 +3,17 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::client::Core;
 use crate::clock::{Clock, Moment};
+use crate::detached::Detached;
 use crate::error::{Error, NodeReport, Refusal};
 use crate::janitor::Return;
-use crate::node::{Claim, Node, Verb};
+use crate::node::{Claim, Holders, Node, Verb};
 use crate::options::Options;
 use crate::quorum::round::{self, Decision};
 use crate::quorum::{Canvass, NodeSet, Question};
@@ -53,15 +54,41 @@ pub enum Released {
     WasLost,
 }
 
+/// Why a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its deadline came, and not enough nodes had confirmed a renewal.
+    NotRenewed,
+    /// A majority of nodes says that it is over: somebody broke or deleted the lock, or the
+    /// nodes lost their memory.
+    TakenAway,
+    /// It had been held for [`max_hold`](crate::Options::max_hold).
+    MaxHold,
+    /// The runtime whose task renewed it has ended.
+    RuntimeEnded,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotRenewed => "its deadline came without a renewal",
+            Self::TakenAway => "a majority of nodes says that it is over",
+            Self::MaxHold => "it had been held for as long as it may be",
+            Self::RuntimeEnded => "the runtime that renewed it has ended",
+        })
+    }
+}
+
 /// What the keeper and the guard share about a lease.
 pub(crate) struct Held {
     pub(crate) id: u64,
     /// Where the lease stands in the keeper's book; guarded by the book's lock.
     pub(crate) due: AtomicU64,
     core: std::sync::Weak<Core>,
-    claim: Arc<Claim>,
-    drift: Duration,
-    timeout: Duration,
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) drift: Duration,
+    pub(crate) timeout: Duration,
     renewal: bool,
     /// The name stays taken until then.
     keep_until: Option<Moment>,
@@ -71,6 +98,7 @@ pub(crate) struct Held {
     sent_at: AtomicU64,
     deadline: AtomicU64,
     state: AtomicU8,
+    loss: OnceLock<Loss>,
     lost: Notify,
     /// The nodes where no request has put the claim so far.
     rounds: Mutex<Rounds>,
@@ -129,6 +157,7 @@ impl Lease {
             sent_at: AtomicU64::new(won.sent_at.as_nanos()),
             deadline: AtomicU64::new(won.deadline.min(max_until).as_nanos()),
             state: AtomicU8::new(HELD),
+            loss: OnceLock::new(),
             lost: Notify::new(),
             rounds: Mutex::new(Rounds {
                 untouched: NodeSet::all(),
@@ -212,6 +241,46 @@ impl Lease {
         }
     }
 
+    /// Why the lease was lost, once it is.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        match self.held.state.load(Ordering::Acquire) {
+            LOST => self.held.loss.get().copied(),
+            _ => None,
+        }
+    }
+
+    /// Ties the lease to processes of this machine instead of this one: nodes that free the
+    /// locks of dead processes at once (the embedded store) do so when all of these are
+    /// dead. Renews the lease.
+    ///
+    /// # Errors
+    /// As [`extend`](Lease::extend).
+    ///
+    /// Cancel safety: if dropped, the next renewal does it.
+    pub async fn bind_to_processes(&self, pids: &[u32]) -> Result<(), Error> {
+        self.held.claim.set_holders(Holders::Processes(pids.into()));
+        self.extend().await
+    }
+
+    /// Takes the lease out of the guard's hands: it is neither renewed nor released any
+    /// more, but ends with its TTL unless somebody extends it.
+    ///
+    /// # Errors
+    /// As [`extend`](Lease::extend), which it may have to do; the lease is released then.
+    ///
+    /// Cancel safety: if dropped, the lease is released in the background.
+    pub async fn detach(self) -> Result<Detached, Error> {
+        if self.held.claim.holders() != Holders::Nobody {
+            self.held.claim.set_holders(Holders::Nobody);
+            self.extend().await?;
+        }
+        match self.close() {
+            Some(_) => Ok(Detached::of_lease(&self.core, &self.held)),
+            None => Err(self.held.lost_error()),
+        }
+    }
+
     /// A token that is cancelled when the lease is lost.
     #[cfg(feature = "cancellation")]
     #[must_use]
@@ -230,7 +299,7 @@ impl Lease {
     pub async fn extend(&self) -> Result<(), Error> {
         let (held, core) = (&self.held, &self.core);
         if !self.is_valid() {
-            held.lose("its deadline had passed");
+            held.lose(held.loss_at_deadline());
             return Err(held.lost_error());
         }
         let Some(extension) = held.start_extension(&core.nodes, &core.clock) else {
@@ -370,7 +439,7 @@ impl Held {
         let now = clock.now();
         // Past the deadline the lease is lost, whatever a server says later.
         if !self.is_open() || now >= self.deadline() {
-            self.lose("its deadline passed before a renewal");
+            self.lose(self.loss_at_deadline());
             return Progress::Over;
         }
         let (carried, refuted) = extension
@@ -387,24 +456,34 @@ impl Held {
                 return Progress::Extended;
             }
         } else if refuted {
-            self.lose("a majority of nodes says that it is over");
+            self.lose(Loss::TakenAway);
             return Progress::Over;
         }
         Progress::Unknown
     }
 
     /// The lease is lost: tells the holder, and gives back what is left of it.
-    pub(crate) fn lose(&self, why: &str) {
+    pub(crate) fn lose(&self, why: Loss) {
         if !self.end(LOST) {
             return;
         }
-        tracing::warn!(name = %self.claim.name, token = self.claim.token, why, "lease lost");
+        // Only the first to end the lease comes here.
+        let _ = self.loss.set(why);
+        tracing::warn!(name = %self.claim.name, token = self.claim.token, %why, "lease lost");
         self.lost.notify_waiters();
         #[cfg(feature = "cancellation")]
         self.token.cancel();
         if let Some(core) = self.core.upgrade() {
             core.keeper.leave(self);
             core.janitor.post(self.to_return(None));
+        }
+    }
+
+    /// Why it is lost when its deadline has come.
+    pub(crate) fn loss_at_deadline(&self) -> Loss {
+        match self.deadline() < self.max_until {
+            true => Loss::NotRenewed,
+            false => Loss::MaxHold,
         }
     }
 

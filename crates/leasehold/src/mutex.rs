@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::Core;
+use crate::detached::Detached;
 use crate::error::{Error, Invalid};
 use crate::lease::Lease;
 use crate::name::Name;
@@ -126,6 +127,23 @@ impl Mutex {
             (Some(value), crate::Released::Released) => Ok(value),
             _ => Err(Error::Lost { name, token }),
         }
+    }
+
+    /// A lease of this lock that was [detached](Lease::detach), by its owner value. Asks no
+    /// node: whether it is still held shows when it is extended or released.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an owner that is none of leasehold's.
+    pub fn detached(&self, owner: &str) -> Result<Detached, Error> {
+        let name = self.name.as_ref().map_err(Clone::clone)?;
+        self.options.validate(self.core.constants.restart_guard)?;
+        let core = Arc::clone(&self.core);
+        Ok(Detached::from_owner(
+            core,
+            name.clone(),
+            owner,
+            &self.options,
+        )?)
     }
 
     async fn acquire(&self, options: &Options) -> Result<Lease, Error> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Invalid;
+use crate::error::{Invalid, Refusal};
 
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(10);
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -63,6 +63,18 @@ pub struct Options {
     pub(crate) min_hold: Duration,
     pub(crate) node_timeout: Option<Duration>,
     pub(crate) label: Arc<str>,
+    pub(crate) detached: bool,
+    pub(crate) on_refusal: Option<OnRefusal>,
+}
+
+/// Somebody to tell about refusals.
+#[derive(Clone)]
+pub(crate) struct OnRefusal(pub(crate) Arc<dyn Fn(&Refusal) + Send + Sync>);
+
+impl std::fmt::Debug for OnRefusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnRefusal")
+    }
 }
 
 /// How much of a TTL is given up for clocks that run at different speeds.
@@ -87,6 +99,8 @@ impl Default for Options {
             min_hold: Duration::ZERO,
             node_timeout: None,
             label: "".into(),
+            detached: false,
+            on_refusal: None,
         }
     }
 }
@@ -196,6 +210,24 @@ impl Options {
     #[must_use]
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = label.into();
+        self
+    }
+
+    /// Default off. The lock outlives the process that takes it, until its TTL is over:
+    /// for leases that are handed on ([`Lease::detach`](crate::Lease::detach)). Makes a
+    /// difference to nodes that free the locks of dead processes at once (the embedded
+    /// store).
+    #[must_use]
+    pub fn detached(mut self) -> Self {
+        self.detached = true;
+        self
+    }
+
+    /// Default nobody. Is told what the nodes said to each attempt that a waiting call
+    /// makes in vain, so that it can say who holds the lock. Must return at once.
+    #[must_use]
+    pub fn on_refusal(mut self, tell: impl Fn(&Refusal) + Send + Sync + 'static) -> Self {
+        self.on_refusal = Some(OnRefusal(Arc::new(tell)));
         self
     }
 

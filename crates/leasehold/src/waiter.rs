@@ -13,14 +13,18 @@ use crate::janitor::Return;
 use crate::lease::{Lease, Won};
 use crate::name::Name;
 use crate::node::rules::MAX_TOKEN;
-use crate::node::{Claim, Verb};
-use crate::options::{Options, Wait};
+use crate::node::{Bell, Claim, Holders, Verb, Watch};
+use crate::options::{OnRefusal, Options, Wait};
 use crate::quorum::round::{self, Advice, Decision};
 use crate::quorum::{Canvass, NodeSet, Question};
 
 /// How often an attempt is repeated at once with a better token before it counts as
 /// contention. Two nodes with odd clocks cannot keep a caller spinning.
 const MAX_RETOKENS: u32 = 8;
+
+/// How often to ask while the nodes watch the name: the net under a missed bell, and what
+/// finds the releases of those who ring none.
+const WATCHED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Chooses tokens: `t = max(clock in µs, more than the highest token or fence seen)`.
 ///
@@ -94,6 +98,7 @@ pub(crate) async fn acquire(
     let started = core.clock.now();
     let mut patience = Patience::new(core, options, started);
     let (mut at_least, mut retokens) = (0, 0);
+    let mut watched = Watched::default();
     loop {
         if core.is_shut_down() {
             return Err(Error::ShutDown);
@@ -126,12 +131,49 @@ pub(crate) async fn acquire(
             }
             _ => (at_least, retokens) = (0, 0),
         }
-        let pause = patience.pause(advice, refusal, core.clock.now())?;
+        if let Some(OnRefusal(tell)) = &options.on_refusal {
+            tell(&refusal);
+        }
+        let mut pause = patience.pause(advice, refusal, core.clock.now())?;
+        if let Advice::Contended { remaining } = advice {
+            pause = watched
+                .pause(core, name, remaining)
+                .map_or(pause, |longer| {
+                    patience.within_wait(longer, core.clock.now())
+                });
+        }
+        tokio::select! {
+            biased;
+            () = watched.bell.rung() => {}
+            () = core.clock.sleep(pause) => {}
+        }
         if pause.is_zero() {
             tokio::task::yield_now().await;
-        } else {
-            core.clock.sleep(pause).await;
         }
+    }
+}
+
+/// The nodes that tell when it is worth asking again.
+#[derive(Default)]
+struct Watched {
+    bell: Bell,
+    watches: Option<Vec<Watch>>,
+}
+
+impl Watched {
+    /// Has the nodes watch the name, from the first refusal on. If so many of them do that
+    /// no grant is missed: how long to sleep at most unless the bell rings.
+    fn pause(&mut self, core: &Core, name: &Name, remaining: Option<Duration>) -> Option<Duration> {
+        let watches = self.watches.get_or_insert_with(|| {
+            let nodes = core.nodes.iter();
+            nodes
+                .filter_map(|node| node.watch(name, &self.bell))
+                .collect()
+        });
+        (watches.len() >= round::Round::majority(core.nodes.len())).then(|| {
+            let expiry = remaining.map_or(WATCHED_PAUSE, |left| left + Duration::from_millis(1));
+            expiry.min(WATCHED_PAUSE)
+        })
     }
 }
 
@@ -203,9 +245,19 @@ impl Patience {
             } else if left.is_zero() {
                 return Err(Error::TimedOut { waited, refusal });
             }
-            pause = pause.min(left);
         }
-        Ok(pause)
+        Ok(self.within_wait(pause, now))
+    }
+
+    /// Not longer than the call may wait.
+    fn within_wait(&self, pause: Duration, now: Moment) -> Duration {
+        match self.wait {
+            Wait::For(wait) => {
+                let waited = now.saturating_duration_since(self.started);
+                pause.min(wait.saturating_sub(waited))
+            }
+            _ => pause,
+        }
     }
 }
 
@@ -218,6 +270,9 @@ async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64
         .propose(&core.clock, at_least, floors, skew_us);
     let owner = new_owner(token, &options.label);
     let claim = Arc::new(Claim::new(name.clone(), owner, token, options.ttl));
+    if options.detached {
+        claim.set_holders(Holders::Nobody);
+    }
     // Before the first byte is sent: the nodes count the TTL from later than this.
     let sent_at = core.clock.now();
     let mut armed = Armed {

@@ -12,6 +12,7 @@ mod fencing;
 mod foreign;
 mod holding;
 mod input;
+mod inspecting;
 mod waiting;
 
 use std::future::Future;
@@ -29,6 +30,7 @@ pub use fencing::*;
 pub use foreign::*;
 pub use holding::*;
 pub use input::*;
+pub use inspecting::*;
 pub use waiting::*;
 
 /// No case takes longer, unless something hangs.
@@ -175,6 +177,12 @@ macro_rules! conformance {
             takes_names_of_any_bytes,
             refuses_bad_names,
             refuses_bad_durations,
+            shows_who_holds_what,
+            shows_and_breaks_foreign_locks,
+            breaks_the_lock_of_the_owner_named,
+            a_broken_lock_is_lost_at_the_next_renewal,
+            a_detached_lease_is_known_by_its_owner,
+            tells_the_waiting_who_holds_it,
         );
     };
     ($deployment:expr; $($case:ident),* $(,)?) => {

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::rules::{self, Constants, View, Write};
-use super::{Call, Node, Verb, Vote};
+use super::{Call, Node, Survey, Verb, Vote};
 use crate::clock::{Clock, Moment, TimeSource};
+use crate::inspect::Sighting;
 use crate::name::Name;
 
 /// A node in the memory of this process: for tests, and for programs of one process
@@ -135,11 +136,7 @@ impl Store {
         let since_start = now.saturating_duration_since(self.started).as_micros();
         let view = View {
             lock: entry.lock.as_ref().map(|(owner, _)| &**owner),
-            remaining: entry
-                .lock
-                .as_ref()
-                .filter(|(_, expires)| *expires < Moment::FAR)
-                .map(|(_, expires)| expires.saturating_duration_since(now)),
+            remaining: entry.remaining(now),
             fence: entry.fence.map(|(fence, _)| fence),
             floor: self.floor,
             now: self
@@ -179,6 +176,19 @@ impl Store {
         vote
     }
 
+    fn sightings(&mut self, now: Moment, of: Option<&Name>) -> Vec<Sighting> {
+        let of_name = |name: &Name| of.is_none_or(|of| of == name);
+        let names = self.names.iter_mut().filter(|(name, _)| of_name(name));
+        let locks = names.filter_map(|(name, entry)| {
+            entry.expire(now);
+            let remaining = entry.remaining(now);
+            let (value, _) = entry.lock.as_ref()?;
+            let fence = entry.fence.map(|(fence, _)| fence);
+            Some(Sighting::new(name.clone(), &**value, remaining).with_fence(fence))
+        });
+        locks.collect()
+    }
+
     fn sweep(&mut self, now: Moment) {
         if self.names.len() < self.sweep_at {
             return;
@@ -192,6 +202,12 @@ impl Store {
 }
 
 impl Entry {
+    fn remaining(&self, now: Moment) -> Option<Duration> {
+        let lock = self.lock.as_ref();
+        lock.filter(|(_, expires)| *expires < Moment::FAR)
+            .map(|(_, expires)| expires.saturating_duration_since(now))
+    }
+
     fn expire(&mut self, now: Moment) {
         self.lock.take_if(|(_, expires)| *expires <= now);
         self.fence.take_if(|(_, expires)| *expires <= now);
@@ -205,6 +221,11 @@ impl Node for MemoryNode {
 
     fn floor(&self) -> u64 {
         self.shared.lock().floor
+    }
+
+    fn survey(&self, name: Option<&Name>) -> Survey {
+        let seen = self.shared.lock().sightings(self.shared.clock.now(), name);
+        Box::pin(std::future::ready(Ok(seen)))
     }
 
     fn submit(&self, call: Call) {

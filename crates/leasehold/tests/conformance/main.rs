@@ -4,6 +4,10 @@ mod memory {
     leasehold_testkit::conformance!(leasehold_testkit::Memory::new());
 }
 
+mod local {
+    leasehold_testkit::conformance!(leasehold_testkit::Local::new());
+}
+
 mod redis_one {
     leasehold_testkit::conformance!(leasehold_testkit::Redis::start(1));
 }

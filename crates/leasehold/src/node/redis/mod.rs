@@ -7,17 +7,20 @@ mod roster;
 mod scripts;
 mod serving;
 mod session;
+mod survey;
 #[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use tokio::sync::mpsc;
 
-use super::{Call, Node, NodeError};
+use super::{Call, Node, NodeError, Survey};
 use crate::builder::NodeSettings;
+use crate::name::Name;
 
 pub(crate) use roster::Roster;
 
@@ -103,6 +106,8 @@ pub(crate) struct RedisNode {
     label: String,
     calls: mpsc::UnboundedSender<Call>,
     status: Arc<Status>,
+    client: redis::Client,
+    timeout: Duration,
 }
 
 /// What is known of the server, for those who do not ask it.
@@ -160,7 +165,7 @@ impl RedisNode {
     pub(crate) fn start(target: Target, settings: &NodeSettings, roster: Arc<Roster>) -> Self {
         let (calls, inbox) = mpsc::unbounded_channel();
         let status = Arc::new(Status::default());
-        let label = target.label.clone();
+        let (label, client) = (target.label.clone(), target.client.clone());
         let connector = session::Connector::new(target, settings, roster);
         let link = link::Link::new(
             connector,
@@ -173,6 +178,8 @@ impl RedisNode {
             label,
             calls,
             status,
+            client,
+            timeout: settings.connect_timeout,
         }
     }
 }
@@ -197,5 +204,10 @@ impl Node for RedisNode {
 
     fn floor(&self) -> u64 {
         self.status.floor.load(Ordering::Relaxed)
+    }
+
+    fn survey(&self, name: Option<&Name>) -> Survey {
+        let (client, name) = (self.client.clone(), name.cloned());
+        Box::pin(survey::survey(client, self.timeout, name))
     }
 }

@@ -219,9 +219,12 @@ pub(super) fn describe(constants: &Constants) -> String {
     )
 }
 
+/// What the keys of fences begin with.
+pub(super) const FENCE_PREFIX: &str = "leasehold:fence:";
+
 /// The key of a name's fence. It carries the name's own hash tag, so that both are in
 /// the same slot of a cluster; and no two names have the same.
-fn fence_key(name: &Name) -> Vec<u8> {
+pub(super) fn fence_key(name: &Name) -> Vec<u8> {
     let name = name.as_bytes();
     let open = name.iter().position(|&b| b == b'{');
     let tag = open.and_then(|open| {
@@ -239,9 +242,41 @@ fn fence_key(name: &Name) -> Vec<u8> {
     }
 }
 
+/// The name whose fence this key is.
+pub(super) fn name_of_fence(key: &[u8]) -> Option<Name> {
+    let rest = key.strip_prefix(FENCE_PREFIX.as_bytes())?;
+    let close = rest.iter().position(|&b| b == b'}');
+    let within = close.and_then(|close| rest.get(1..close));
+    let behind = close.and_then(|close| rest.get(close + 2..));
+    let candidates = [within, behind, Some(rest)].into_iter().flatten();
+    candidates
+        .filter_map(|name| Name::new(name).ok())
+        .find(|name| fence_key(name) == key)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_fence_is_found_again() {
+        for name in [
+            "orders",
+            "a{user1}b",
+            "a{}b{c}",
+            "x}y",
+            "{x}",
+            "x}:{x",
+            "{",
+            "}",
+            "{}:a",
+        ] {
+            let name = Name::new(name).unwrap();
+            assert_eq!(name_of_fence(&fence_key(&name)), Some(name));
+        }
+        assert_eq!(name_of_fence(b"leasehold:fence:"), None);
+        assert_eq!(name_of_fence(b"leasehold:epoch"), None);
+    }
 
     #[test]
     fn the_fence_shares_the_names_hash_tag() {

@@ -1,0 +1,161 @@
+//! A lease without a guard: known by its owner value, in the hands of whoever has that.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::Core;
+use crate::error::{Error, Invalid};
+use crate::holder::owned_token;
+use crate::janitor::Return;
+use crate::lease::{Held, Released};
+use crate::name::Name;
+use crate::node::{Claim, Holders, Verb};
+use crate::options::Options;
+use crate::quorum::round::{self, Decision};
+use crate::quorum::{Canvass, NodeSet, Question};
+
+/// A lease that no guard renews or releases: for scripts, and for handing a lease to
+/// another process. It is known by its [owner](Detached::owner) value and ends with its TTL
+/// unless whoever has that value extends it.
+///
+/// Made by [`Lease::detach`](crate::Lease::detach) and [`Mutex::detached`](crate::Mutex::detached).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// use leasehold::{Client, Released};
+///
+/// let client = Client::in_memory();
+/// let mutex = client.mutex("deploy");
+/// let owner = mutex.lock().await?.detach().await?.owner().to_owned();
+/// // … later, maybe in another process …
+/// let lease = mutex.detached(&owner)?;
+/// println!("token {} for the next {:?}", lease.token(), lease.extend().await?);
+/// assert_eq!(lease.release().await?, Released::Released);
+/// # Ok(()) }
+/// ```
+pub struct Detached {
+    core: Arc<Core>,
+    claim: Arc<Claim>,
+    drift: Duration,
+    timeout: Duration,
+}
+
+impl Detached {
+    pub(crate) fn of_lease(core: &Arc<Core>, held: &Held) -> Self {
+        Self {
+            core: Arc::clone(core),
+            claim: Arc::clone(&held.claim),
+            drift: held.drift,
+            timeout: held.timeout,
+        }
+    }
+
+    pub(crate) fn from_owner(
+        core: Arc<Core>,
+        name: Name,
+        owner: &str,
+        options: &Options,
+    ) -> Result<Self, Invalid> {
+        let token = owned_token(owner.as_bytes()).ok_or(Invalid::Owner)?;
+        let claim = Claim::new(name, owner.as_bytes(), token, options.ttl);
+        claim.set_holders(Holders::Nobody);
+        Ok(Self {
+            core,
+            claim: Arc::new(claim),
+            drift: options.drift_of_ttl(),
+            timeout: options.timeout_of_node(),
+        })
+    }
+
+    /// What proves the ownership: whoever knows it can extend and release the lease. A
+    /// secret.
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        // Ours are made of text; one that is not was not accepted.
+        std::str::from_utf8(&self.claim.owner).unwrap_or_default()
+    }
+
+    /// The fencing token.
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.claim.token
+    }
+
+    /// The lock's name, as it stands on the nodes.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        &self.claim.name
+    }
+
+    /// Keeps the lease for another TTL; how long it is valid from now.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it is over, [`Error::NoMajority`] if not enough nodes answered.
+    ///
+    /// Cancel safety: if dropped, the nodes may have extended it.
+    pub async fn extend(&self) -> Result<Duration, Error> {
+        // Before the first byte is sent.
+        let sent_at = self.core.clock.now();
+        let canvass = Canvass::send(
+            &self.core.nodes,
+            Question {
+                verb: Verb::Extend,
+                claim: &self.claim,
+                timeout: self.timeout,
+                skip: NodeSet::default(),
+                settled: NodeSet::default(),
+                also: None,
+            },
+        );
+        let decision = canvass.decided().await;
+        let now = self.core.clock.now();
+        match round::deadline(sent_at, self.claim.ttl, self.drift, now) {
+            Some(deadline) if decision == Decision::Carried => {
+                Ok(deadline.saturating_duration_since(now))
+            }
+            _ => Err(self.refused(&canvass)),
+        }
+    }
+
+    /// Gives the lease back, and tells whether it was still held.
+    ///
+    /// # Errors
+    /// [`Error::NoMajority`] if not enough nodes answered. They are asked again in the
+    /// background for as long as the client lives, at most until the lock has expired.
+    ///
+    /// Cancel safety: once polled, the release is under way and goes on if this is dropped.
+    pub async fn release(self) -> Result<Released, Error> {
+        let canvass = self.core.janitor.give_back(Return {
+            claim: Arc::clone(&self.claim),
+            keep_until: None,
+            timeout: self.timeout,
+            skip: NodeSet::default(),
+            settled: NodeSet::default(),
+            until: self.core.clock.now() + self.claim.ttl + self.timeout,
+        });
+        match canvass.decided().await {
+            Decision::Carried => Ok(Released::Released),
+            Decision::Failed => match self.refused(&canvass) {
+                Error::Lost { .. } => Ok(Released::WasLost),
+                error => Err(error),
+            },
+        }
+    }
+
+    fn refused(&self, canvass: &Canvass) -> Error {
+        if canvass.with_round(|round| round.is_refuted()) {
+            return Error::Lost {
+                name: self.claim.name.clone(),
+                token: self.claim.token,
+            };
+        }
+        Error::NoMajority(Box::new(self.core.refusal(&self.claim, canvass)))
+    }
+}
+
+impl fmt::Debug for Detached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.claim.fmt(f)
+    }
+}

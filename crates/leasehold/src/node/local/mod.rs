@@ -1,0 +1,174 @@
+//! The embedded store: a node for all processes of one machine, in a file (SQLite). The only
+//! module that names the `rusqlite` crate.
+
+mod engine;
+mod failure;
+mod process;
+mod store;
+mod waking;
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::{Bell, Call, Flush, Node, NodeError, Survey, Watch};
+use crate::clock::Clock;
+use crate::name::Name;
+use engine::{Engine, Job};
+use failure::Failure;
+
+const FORMS: &str = "expected `local:` (a store in this user's state directory) or \
+                     `local:/path/to/file.db`";
+
+/// A node in a file, for all processes of one machine.
+pub(crate) struct LocalNode {
+    label: String,
+    jobs: Sender<Job>,
+    status: Arc<Status>,
+    watches: AtomicU64,
+}
+
+/// What is known of the file, for those who do not ask it.
+#[derive(Default)]
+struct Status {
+    state: Mutex<Option<Result<(), NodeError>>>,
+    floor: AtomicU64,
+}
+
+impl Status {
+    fn set(&self, opened: &Result<store::Store, Failure>) {
+        let state = match opened {
+            Ok(store) => {
+                self.floor.store(store.floor(), Ordering::Relaxed);
+                Ok(())
+            }
+            Err(Failure::Told(error)) => Err(error.clone()),
+            Err(Failure::Moved) => Err(Failure::Moved.into_error()),
+        };
+        *self.state() = Some(state);
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<Result<(), NodeError>>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The file that a `local:` URL names. Its directory is made if it is the default one.
+pub(crate) fn path_of(url: &str) -> Result<PathBuf, String> {
+    let rest = url.strip_prefix("local:").ok_or(FORMS)?;
+    let path = rest.strip_prefix("//").unwrap_or(rest);
+    if path.is_empty() {
+        return default_path();
+    }
+    let path = PathBuf::from(path);
+    if !path.is_absolute() || path.file_name().is_none() {
+        return Err(format!(
+            "the path of a local store must be absolute; {FORMS}"
+        ));
+    }
+    match path.parent() {
+        Some(parent) if parent.is_dir() => Ok(path),
+        _ => Err(format!(
+            "the directory of {} does not exist; make it first",
+            path.display()
+        )),
+    }
+}
+
+fn default_path() -> Result<PathBuf, String> {
+    let state = match std::env::var_os("XDG_STATE_HOME").map(PathBuf::from) {
+        Some(state) if state.is_absolute() => state,
+        _ => std::env::home_dir()
+            .filter(|home| home.is_absolute())
+            .ok_or(
+                "this user has no home directory for a store; set XDG_STATE_HOME, or name a file \
+                 with `local:/path/to/file.db`",
+            )?
+            .join(".local/state"),
+    };
+    let dir = state.join("leasehold");
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&dir)
+        .map_err(|error| format!("cannot make the directory {}: {error}", dir.display()))?;
+    Ok(dir.join("locks.db"))
+}
+
+impl LocalNode {
+    /// Starts to open the file, in a thread that lives as long as this node.
+    pub(crate) fn start(path: &Path, clock: Clock) -> Result<Self, String> {
+        let (jobs, inbox) = channel();
+        let status = Arc::new(Status::default());
+        let engine = Engine::new(path.to_owned(), clock, inbox, Arc::clone(&status));
+        std::thread::Builder::new()
+            .name("leasehold-local".into())
+            .spawn(move || engine.run())
+            .map_err(|error| format!("cannot start a thread for the store: {error}"))?;
+        Ok(Self {
+            label: format!("local:{}", path.display()),
+            jobs,
+            status,
+            watches: AtomicU64::new(1),
+        })
+    }
+}
+
+impl Node for LocalNode {
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn submit(&self, call: Call) {
+        // If the thread is gone, the call is dropped: unanswered.
+        let _ = self.jobs.send(Job::Call(call));
+    }
+
+    fn status(&self) -> Option<Result<(), NodeError>> {
+        self.status.state().clone()
+    }
+
+    fn floor(&self) -> u64 {
+        self.status.floor.load(Ordering::Relaxed)
+    }
+
+    fn watch(&self, name: &Name, bell: &Bell) -> Option<Watch> {
+        let watch = self.watches.fetch_add(1, Ordering::Relaxed);
+        let (name, bell) = (name.clone(), bell.clone());
+        let _ = self.jobs.send(Job::Watch { watch, name, bell });
+        Some(Watch::new(Unwatch {
+            jobs: self.jobs.clone(),
+            watch,
+        }))
+    }
+
+    fn survey(&self, name: Option<&Name>) -> Survey {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.jobs.send(Job::Survey(name.cloned(), reply));
+        Box::pin(async move { answer.await.unwrap_or(Err(NodeError::Unanswered)) })
+    }
+
+    fn flush(&self) -> Flush {
+        let (done, wait) = oneshot::channel();
+        let _ = self.jobs.send(Job::Flush(done));
+        Box::pin(async move {
+            let _ = wait.await;
+        })
+    }
+}
+
+/// Ends a watch when dropped.
+struct Unwatch {
+    jobs: Sender<Job>,
+    watch: u64,
+}
+
+impl Drop for Unwatch {
+    fn drop(&mut self) {
+        let _ = self.jobs.send(Job::Unwatch { watch: self.watch });
+    }
+}

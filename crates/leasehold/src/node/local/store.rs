@@ -1,0 +1,550 @@
+//! The file: its schema, and the rules applied to it in transactions.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+
+use super::failure::{Failure, damaged};
+use super::process::{self, Realm};
+use crate::clock::{Clock, Moment};
+use crate::inspect::Sighting;
+use crate::name::Name;
+use crate::node::rules::{self, Constants, View, Write};
+use crate::node::{Call, NodeError, Verb, Vote};
+
+/// Says that a file is one of ours: "lhld".
+const APPLICATION_ID: i32 = 0x6c68_6c64;
+const SCHEMA_VERSION: i32 = 1;
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// All clients are on one machine and so have one clock. A token is ahead of it only if
+/// clients overtake it, or if it was set back.
+pub(super) const CONSTANTS: Constants = Constants {
+    skew: Duration::from_millis(100),
+    fence_retention: Duration::from_secs(24 * 3600),
+    restart_guard: None,
+};
+
+/// An open file.
+pub(super) struct Store {
+    connection: Connection,
+    path: PathBuf,
+    file: FileId,
+    clock: Clock,
+    floor: u64,
+}
+
+/// Which file it is: one that was deleted and made anew is another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// A lock as it stands in the file.
+struct Row {
+    owner: Option<Vec<u8>>,
+    /// `None`: never.
+    remaining: Option<Duration>,
+    holders: Option<String>,
+    fence: Option<u64>,
+}
+
+/// Somebody who waits for a lock.
+pub(super) struct Waiter {
+    pub(super) id: i64,
+    pub(super) socket: String,
+}
+
+/// What became of a call.
+pub(super) struct Outcome {
+    pub(super) vote: Vote,
+    /// The name is free now, and these wait for it, first come first.
+    pub(super) freed_for: Vec<Waiter>,
+}
+
+impl Store {
+    pub(super) fn open(path: &Path, clock: Clock, patience: Duration) -> Result<Self, Failure> {
+        let before = create_private(path)?;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(patience)?;
+        // Or the last of many short-lived processes would write everything back each time.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        let mut store = Self {
+            connection,
+            path: path.to_owned(),
+            file: before,
+            clock,
+            floor: 0,
+        };
+        store.prepare()?;
+        if !store.is_current() {
+            return Err(Failure::Moved);
+        }
+        store.floor = store.begin_epoch()?;
+        Ok(store)
+    }
+
+    /// Brings a new file into shape, and makes sure that an old one has ours.
+    fn prepare(&mut self) -> Result<(), Failure> {
+        self.check_schema()?;
+        let mode: String = self
+            .connection
+            .pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+        if mode != "wal" {
+            let mode: String =
+                self.connection
+                    .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+            if mode != "wal" {
+                let why = format!(
+                    "the file system of {} cannot share a store between processes (is it a \
+                     network file system?); name a file on a local disk with `local:/path`",
+                    self.path.display()
+                );
+                return Err(NodeError::Unusable { why }.into());
+            }
+        }
+        // The last commits may be lost when the machine goes down, not when a process does.
+        // A new boot begins a new epoch, which makes up for it.
+        self.connection
+            .pragma_update(None, "synchronous", "normal")?;
+        // Whatever runs in the background of others, votes do not wait for it.
+        self.connection
+            .pragma_update(None, "wal_autocheckpoint", 0)?;
+        self.connection.set_prepared_statement_cache_capacity(32);
+        Ok(())
+    }
+
+    fn check_schema(&mut self) -> Result<(), Failure> {
+        let pragma = |connection: &Connection, name: &str| {
+            connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0))
+        };
+        let ours = |connection: &Connection| -> Result<bool, Failure> {
+            let (application, version) = (
+                pragma(connection, "application_id")?,
+                pragma(connection, "user_version")?,
+            );
+            match (application, version) {
+                (APPLICATION_ID, SCHEMA_VERSION) => Ok(true),
+                (APPLICATION_ID, newer) if newer > SCHEMA_VERSION => {
+                    let why = format!(
+                        "the store was written by a newer leasehold (format {newer}, this one \
+                         knows {SCHEMA_VERSION}); update this one"
+                    );
+                    Err(NodeError::Unusable { why }.into())
+                }
+                (0, 0) => Ok(false),
+                _ => Err(damaged("it is a database, but not a store of leasehold").into()),
+            }
+        };
+        if ours(&self.connection)? {
+            return Ok(());
+        }
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Another process may have been quicker.
+        if !ours(&transaction)? {
+            let tables: i64 =
+                transaction
+                    .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+            if tables > 0 {
+                return Err(damaged("it is a database, but not a store of leasehold").into());
+            }
+            transaction.execute_batch(SCHEMA)?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+            transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// Rule: a node that may have lost its memory grants no token up to `T + S`. It may have
+    /// if the file is another (deleted, restored), or if the machine went down, which can
+    /// take the last commits with it.
+    fn begin_epoch(&mut self) -> Result<u64, Failure> {
+        let FileId { device, inode } = self.file;
+        let boot = process::boot_id().unwrap_or_default();
+        let identity = format!("{boot} {device}:{inode}");
+        let find = |connection: &Connection| {
+            connection
+                .query_row(
+                    "SELECT began_us FROM epoch WHERE identity = ?",
+                    [&identity],
+                    |row| row.get::<_, i64>(0),
+                )
+                .optional()
+        };
+        let began = match find(&self.connection)? {
+            Some(began) => began,
+            None => {
+                let now = self.clock.unix_us().max(self.highest_fence()?);
+                let transaction = self
+                    .connection
+                    .transaction_with_behavior(TransactionBehavior::Immediate)?;
+                let began = match find(&transaction)? {
+                    Some(began) => began,
+                    None => {
+                        transaction.execute("DELETE FROM epoch", [])?;
+                        let began = to_sql(now);
+                        transaction.execute(
+                            "INSERT INTO epoch (identity, began_us) VALUES (?, ?)",
+                            params![identity, began],
+                        )?;
+                        began
+                    }
+                };
+                transaction.commit()?;
+                began
+            }
+        };
+        Ok(from_sql(began).saturating_add(CONSTANTS.skew_us()))
+    }
+
+    pub(super) fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    /// Whether the path still leads to this file. If not, others use another one by now, and
+    /// nothing that this one says is worth anything.
+    pub(super) fn is_current(&self) -> bool {
+        file_id(&self.path).is_ok_and(|id| id == self.file)
+    }
+
+    pub(super) fn set_patience(&self, patience: Duration) -> Result<(), Failure> {
+        Ok(self.connection.busy_timeout(patience)?)
+    }
+
+    /// Votes on all calls in one transaction: all of it counts, or nothing.
+    pub(super) fn vote(&mut self, calls: &[Call]) -> Result<Vec<Outcome>, Failure> {
+        if calls.iter().all(|call| call.verb() == Verb::Acquire)
+            && let Some(outcomes) = self.refuse(calls)?
+        {
+            return Ok(outcomes);
+        }
+        let highest = self.highest_fence_if_ahead(calls)?;
+        let now = Now::new(&self.clock, highest);
+        let floor = self.floor;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut outcomes = Vec::with_capacity(calls.len());
+        for call in calls {
+            let row = read(&transaction, call.claim().name(), &now)?;
+            let (vote, change) = judge(&row, call, floor, now.unix_us);
+            write(&transaction, call, &change, &now)?;
+            let freed = matches!(change, Write::Unlock { .. });
+            let freed_for = match freed {
+                true => waiters(&transaction, call.claim().name())?,
+                false => Vec::new(),
+            };
+            outcomes.push(Outcome { vote, freed_for });
+        }
+        transaction.commit()?;
+        Ok(outcomes)
+    }
+
+    /// Refuses acquires without a lock on the file, if all of them are to be refused: those
+    /// who wait must not stand in the way of those who work.
+    fn refuse(&mut self, calls: &[Call]) -> Result<Option<Vec<Outcome>>, Failure> {
+        let now = Now::new(&self.clock, 0);
+        let mut outcomes = Vec::with_capacity(calls.len());
+        for call in calls {
+            let row = read(&self.connection, call.claim().name(), &now)?;
+            match judge(&row, call, self.floor, now.unix_us) {
+                (vote @ Vote::Held { .. }, Write::Nothing) => outcomes.push(Outcome {
+                    vote,
+                    freed_for: Vec::new(),
+                }),
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(outcomes))
+    }
+
+    /// The node's clock does not go back: if the machine's was set back, the highest token
+    /// granted takes its place. Looked for only when a token says that this may be so.
+    fn highest_fence_if_ahead(&self, calls: &[Call]) -> Result<u64, Failure> {
+        let cap = self.clock.unix_us().saturating_add(CONSTANTS.skew_us());
+        match calls.iter().any(|call| call.claim().token() > cap) {
+            true => self.highest_fence(),
+            false => Ok(0),
+        }
+    }
+
+    fn highest_fence(&self) -> Result<u64, Failure> {
+        let highest: Option<i64> =
+            self.connection
+                .query_row("SELECT max(fence) FROM names", [], |row| row.get(0))?;
+        Ok(highest.map_or(0, from_sql))
+    }
+
+    /// Enters somebody who waits for a name. Who they wait for: the living holders, or `None`
+    /// if the name is free.
+    pub(super) fn enter_waiter(
+        &mut self,
+        name: &Name,
+        socket: &str,
+    ) -> Result<(i64, Option<Vec<u32>>), Failure> {
+        let now = Now::new(&self.clock, 0);
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction
+            .prepare_cached("INSERT INTO waiters (name, socket) VALUES (?, ?)")?
+            .execute(params![name.as_bytes(), socket])?;
+        let id = transaction.last_insert_rowid();
+        let holders = living_holders(&read(&transaction, name, &now)?);
+        transaction.commit()?;
+        Ok((id, holders))
+    }
+
+    /// The living holders of a name, or `None` if it is free.
+    pub(super) fn holders(&self, name: &Name) -> Result<Option<Vec<u32>>, Failure> {
+        let now = Now::new(&self.clock, 0);
+        Ok(living_holders(&read(&self.connection, name, &now)?))
+    }
+
+    /// Strikes waiters. If the name is free, whoever is next is returned: the one who was
+    /// told so may be among those who left.
+    pub(super) fn strike_waiters(
+        &mut self,
+        name: &Name,
+        ids: &[i64],
+    ) -> Result<Vec<Waiter>, Failure> {
+        let now = Now::new(&self.clock, 0);
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for id in ids {
+            transaction
+                .prepare_cached("DELETE FROM waiters WHERE id = ?")?
+                .execute([id])?;
+        }
+        let next = match read(&transaction, name, &now)?.owner {
+            None => waiters(&transaction, name)?,
+            Some(_) => Vec::new(),
+        };
+        transaction.commit()?;
+        Ok(next)
+    }
+
+    pub(super) fn sightings(&self, of: Option<&Name>) -> Result<Vec<Sighting>, Failure> {
+        let names: Vec<Vec<u8>> = match of {
+            Some(name) => vec![name.as_bytes().to_vec()],
+            None => self
+                .connection
+                .prepare_cached("SELECT name FROM names WHERE owner IS NOT NULL ORDER BY name")?
+                .query_map([], |row| row.get(0))?
+                .collect::<Result<_, _>>()?,
+        };
+        let now = Now::new(&self.clock, 0);
+        let mut seen = Vec::new();
+        for name in names.iter().filter_map(|name| Name::new(name).ok()) {
+            let row = read(&self.connection, &name, &now)?;
+            let Some(owner) = row.owner else { continue };
+            let waiting: i64 = self
+                .connection
+                .prepare_cached("SELECT count(*) FROM waiters WHERE name = ?")?
+                .query_row([name.as_bytes()], |row| row.get(0))?;
+            seen.push(
+                Sighting::new(name, owner, row.remaining)
+                    .with_fence(row.fence)
+                    .with_waiters(usize::try_from(waiting).unwrap_or(0)),
+            );
+        }
+        Ok(seen)
+    }
+
+    /// Forgets names that nobody has used for so long that a missing fence means the same.
+    /// Writes back what has piled up beside the file, when that is much or `always`.
+    pub(super) fn tidy(&mut self, always: bool) -> Result<(), Failure> {
+        const MUCH: u64 = 1 << 20;
+        let mut log = self.path.clone().into_os_string();
+        log.push("-wal");
+        if !always && std::fs::metadata(log).map_or(0, |log| log.len()) < MUCH {
+            return Ok(());
+        }
+        let now = Now::new(&self.clock, 0);
+        self.connection.execute(
+            "DELETE FROM names WHERE fence_until_us < ?1
+             AND (owner IS NULL OR expires_unix_us < ?1)",
+            [to_sql(now.unix_us)],
+        )?;
+        self.connection
+            .pragma_query(None, "wal_checkpoint", |_| Ok(()))?;
+        Ok(())
+    }
+}
+
+/// Both clocks at one moment.
+struct Now {
+    unix_us: u64,
+    boot: Moment,
+}
+
+impl Now {
+    fn new(clock: &Clock, at_least_us: u64) -> Self {
+        Self {
+            unix_us: clock.unix_us().max(at_least_us),
+            boot: clock.now(),
+        }
+    }
+}
+
+fn judge(row: &Row, call: &Call, floor: u64, now: u64) -> (Vote, Write) {
+    let view = View {
+        lock: row.owner.as_deref(),
+        remaining: row.remaining,
+        fence: row.fence,
+        floor,
+        now,
+        constants: CONSTANTS,
+    };
+    match call.verb() {
+        Verb::Acquire => rules::acquire(&view, call.claim()),
+        Verb::Extend => rules::extend(&view, call.claim()),
+        Verb::Release { keep } => rules::release(&view, call.claim(), keep),
+    }
+}
+
+/// Reads a name's row. A lock that has expired, or whose holders are dead, is none.
+fn read(connection: &Connection, name: &Name, now: &Now) -> Result<Row, Failure> {
+    let mut statement = connection.prepare_cached(
+        "SELECT owner, holders, clock, expires_boot_ns, expires_unix_us, fence
+         FROM names WHERE name = ?",
+    )?;
+    let row = statement
+        .query_row([name.as_bytes()], |row| {
+            let clock: Option<String> = row.get(2)?;
+            let (boot_ns, unix_us): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
+            let remaining = if clock.as_deref() == Some(&Realm::here().clock) {
+                boot_ns
+                    .map(|ns| Moment::from_nanos(from_sql(ns)).saturating_duration_since(now.boot))
+            } else {
+                // Written in another boot or time namespace, or by hand.
+                unix_us.map(|us| Duration::from_micros(from_sql(us).saturating_sub(now.unix_us)))
+            };
+            Ok(Row {
+                owner: row.get(0)?,
+                holders: row.get(1)?,
+                remaining,
+                fence: row.get::<_, Option<i64>>(5)?.map(from_sql),
+            })
+        })
+        .optional()?;
+    let mut row = row.unwrap_or(Row {
+        owner: None,
+        remaining: None,
+        holders: None,
+        fence: None,
+    });
+    let expired = row.remaining == Some(Duration::ZERO);
+    if row.owner.is_some() && (expired || row.holders.as_deref().is_some_and(process::all_dead)) {
+        row.owner = None;
+        row.remaining = None;
+    }
+    Ok(row)
+}
+
+fn write(connection: &Connection, call: &Call, change: &Write, now: &Now) -> Result<(), Failure> {
+    let claim = call.claim();
+    let (owner, ttl, holders, fence) = match change {
+        Write::Nothing => return Ok(()),
+        Write::Lock { fence } => {
+            let holders = process::describe(&claim.holders());
+            (Some(claim.owner()), claim.ttl(), holders, Some(*fence))
+        }
+        Write::Unlock { fence } => (None, Duration::ZERO, None, *fence),
+        Write::Keep {
+            value,
+            remaining,
+            fence,
+        } => (Some(&**value), *remaining, None, *fence),
+    };
+    let until = |from: u64, ttl: Duration| {
+        to_sql(from.saturating_add(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX)))
+    };
+    connection
+        .prepare_cached(
+            "INSERT INTO names (name, owner, holders, clock, expires_boot_ns, expires_unix_us,
+                                fence, fence_until_us)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+             ON CONFLICT (name) DO UPDATE SET
+                 owner = ?2, holders = ?3, clock = ?4, expires_boot_ns = ?5,
+                 expires_unix_us = ?6, fence = coalesce(?7, fence), fence_until_us = ?8",
+        )?
+        .execute(params![
+            claim.name().as_bytes(),
+            owner,
+            holders,
+            owner.map(|_| &Realm::here().clock),
+            owner.map(|_| to_sql((now.boot + ttl).as_nanos())),
+            owner.map(|_| until(now.unix_us, ttl)),
+            fence.map(to_sql),
+            until(now.unix_us, CONSTANTS.fence_ttl(ttl)),
+        ])?;
+    Ok(())
+}
+
+fn waiters(connection: &Connection, name: &Name) -> Result<Vec<Waiter>, Failure> {
+    const FIRST: i64 = 16;
+    let mut statement = connection
+        .prepare_cached("SELECT id, socket FROM waiters WHERE name = ? ORDER BY id LIMIT ?")?;
+    let waiters = statement.query_map(params![name.as_bytes(), FIRST], |row| {
+        Ok(Waiter {
+            id: row.get(0)?,
+            socket: row.get(1)?,
+        })
+    })?;
+    Ok(waiters.collect::<Result<_, _>>()?)
+}
+
+fn living_holders(row: &Row) -> Option<Vec<u32>> {
+    row.owner.as_ref()?;
+    Some(
+        row.holders
+            .as_deref()
+            .map(process::living)
+            .unwrap_or_default(),
+    )
+}
+
+/// Makes the file if there is none, so that only its owner can read it: owner values are
+/// secrets. It is not opened if it is there, because closing it again would let go of the
+/// locks that another connection of this process has on it.
+fn create_private(path: &Path) -> Result<FileId, Failure> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    let created = options.write(true).create_new(true).mode(0o600).open(path);
+    match created {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => {
+            let why = format!("cannot make the store {}: {error}", path.display());
+            return Err(NodeError::Unusable { why }.into());
+        }
+    }
+    Ok(file_id(path).map_err(|_| Failure::Moved)?)
+}
+
+fn file_id(path: &Path) -> std::io::Result<FileId> {
+    let meta = std::fs::metadata(path)?;
+    Ok(FileId {
+        device: meta.dev(),
+        inode: meta.ino(),
+    })
+}
+
+/// Numbers in SQLite are signed. Tokens and times are far below.
+fn to_sql(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn from_sql(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,104 @@
+//! Looking at what locks a server has, over a connection of its own: listing must not stand
+//! in the way of votes.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Pipeline, RedisError, Value};
+
+use super::reply::connection_error;
+use super::scripts::{FENCE_PREFIX, fence_key, name_of_fence};
+use crate::inspect::Sighting;
+use crate::name::Name;
+use crate::node::NodeError;
+
+/// How many keys a server is asked to look at in one step.
+const STEP: usize = 1000;
+
+/// The lock of this name, or all that have a fence: leasehold's of the last day.
+pub(super) async fn survey(
+    client: redis::Client,
+    timeout: Duration,
+    name: Option<Name>,
+) -> Result<Vec<Sighting>, NodeError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(timeout))
+        .set_response_timeout(Some(timeout));
+    let connecting = client.get_multiplexed_async_connection_with_config(&config);
+    let mut connection = connecting.await.map_err(|error| connection_error(&error))?;
+    let seen = match name {
+        Some(name) => look_at(&mut connection, &[name]).await,
+        None => look_at_all(&mut connection).await,
+    };
+    seen.map_err(|error| connection_error(&error))
+}
+
+async fn look_at_all(connection: &mut MultiplexedConnection) -> Result<Vec<Sighting>, RedisError> {
+    let (mut cursor, mut seen) = (0_u64, Vec::new());
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor)
+            .arg("MATCH")
+            .arg(format!("{FENCE_PREFIX}*"));
+        scan.arg("COUNT").arg(STEP);
+        let (next, keys): (u64, Vec<Vec<u8>>) = scan.query_async(connection).await?;
+        let names: Vec<_> = keys.iter().filter_map(|key| name_of_fence(key)).collect();
+        seen.extend(look_at(connection, &names).await?);
+        if next == 0 {
+            break;
+        }
+        cursor = next;
+    }
+    // A scan may show a key twice.
+    seen.sort_by(|one, other| one.name.cmp(&other.name));
+    seen.dedup_by(|one, other| one.name == other.name);
+    Ok(seen)
+}
+
+async fn look_at(
+    connection: &mut MultiplexedConnection,
+    names: &[Name],
+) -> Result<Vec<Sighting>, RedisError> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pipeline = Pipeline::new();
+    for name in names {
+        pipeline.cmd("GET").arg(name.as_bytes());
+        pipeline.cmd("PTTL").arg(name.as_bytes());
+        pipeline.cmd("GET").arg(fence_key(name));
+    }
+    let replies = connection
+        .send_packed_commands(&pipeline, 0, pipeline.len())
+        .await?;
+    let locks = names.iter().zip(replies.chunks_exact(3));
+    locks
+        .filter_map(|(name, replies)| sighting(name, replies).transpose())
+        .collect()
+}
+
+fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, RedisError> {
+    let [value, ttl, fence] = replies else {
+        return Ok(None);
+    };
+    if let Value::ServerError(error) = value {
+        return Err(error.clone().into());
+    }
+    let Value::BulkString(value) = value else {
+        return Ok(None);
+    };
+    let remaining = match ttl {
+        Value::Int(ms @ 0..) => Some(Duration::from_millis(ms.unsigned_abs())),
+        // It went away between the two.
+        Value::Int(-2) => return Ok(None),
+        _ => None,
+    };
+    let fence = match fence {
+        Value::BulkString(digits) => std::str::from_utf8(digits)
+            .ok()
+            .and_then(|d| d.parse().ok()),
+        _ => None,
+    };
+    let seen = Sighting::new(name.clone(), value.clone(), remaining);
+    Ok(Some(seen.with_fence(fence)))
+}
