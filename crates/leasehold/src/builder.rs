@@ -300,42 +300,39 @@ enum Opened {
     #[cfg(all(feature = "local", unix))]
     Local(std::path::PathBuf),
     #[cfg(feature = "redis")]
-    Redis(crate::node::redis::Target),
+    Redis(Box<crate::node::redis::Target>),
 }
 
 fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>, Invalid> {
     let several = specs.len() > 1;
-    let explain = |index: usize, why: String| Invalid::NodeUrl {
-        index: index + 1,
-        why,
-    };
     // All URLs are read before the first connection is opened.
     let mut opened = Vec::with_capacity(specs.len());
     for (index, spec) in specs.into_iter().enumerate() {
         opened.push(match spec {
             Spec::Custom(node) => Opened::Node(node),
-            Spec::Url(url) => read(&url, settings, several).map_err(|why| explain(index, why))?,
+            Spec::Url(url) => read(&url, settings, several).map_err(|why| {
+                let index = index + 1;
+                Invalid::NodeUrl { index, why }
+            })?,
         });
     }
     #[cfg(feature = "redis")]
     let roster = Arc::new(crate::node::redis::Roster::default());
-    let start = |(index, opened)| {
-        Ok(match opened {
-            Opened::Node(node) => node,
-            #[cfg(all(feature = "local", unix))]
-            Opened::Local(path) => Arc::new(
-                crate::node::local::LocalNode::start(&path, settings.clock.clone())
-                    .map_err(|why| explain(index, why))?,
-            ),
-            #[cfg(feature = "redis")]
-            Opened::Redis(target) => Arc::new(crate::node::redis::RedisNode::start(
-                target,
-                settings,
-                Arc::clone(&roster),
-            )),
-        })
+    let start = |opened| match opened {
+        Opened::Node(node) => node,
+        #[cfg(all(feature = "local", unix))]
+        Opened::Local(path) => Arc::new(crate::node::local::LocalNode::start(
+            &path,
+            settings.clock.clone(),
+        )) as Arc<dyn Node>,
+        #[cfg(feature = "redis")]
+        Opened::Redis(target) => Arc::new(crate::node::redis::RedisNode::start(
+            *target,
+            settings,
+            Arc::clone(&roster),
+        )),
     };
-    opened.into_iter().enumerate().map(start).collect()
+    Ok(opened.into_iter().map(start).collect())
 }
 
 fn read(url: &str, settings: &NodeSettings, several: bool) -> Result<Opened, String> {
@@ -360,7 +357,7 @@ fn read_local(_: &str) -> Result<Opened, String> {
 
 #[cfg(feature = "redis")]
 fn read_redis(url: &str, settings: &NodeSettings) -> Result<Opened, String> {
-    crate::node::redis::Target::parse(url, settings).map(Opened::Redis)
+    crate::node::redis::Target::parse(url, settings).map(|target| Opened::Redis(Box::new(target)))
 }
 
 #[cfg(not(feature = "redis"))]

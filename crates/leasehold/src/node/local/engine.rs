@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 
 use super::Status;
 use super::failure::Failure;
-use super::store::{Outcome, Store, Waiter};
+use super::rows::Waiter;
+use super::store::{Outcome, Store};
 use super::waking::{Listener, Sockets};
 use crate::clock::Clock;
 use crate::inspect::Sighting;

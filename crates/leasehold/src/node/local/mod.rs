@@ -4,6 +4,7 @@
 mod engine;
 mod failure;
 mod process;
+mod rows;
 mod store;
 mod waking;
 
@@ -101,20 +102,21 @@ fn default_path() -> Result<PathBuf, String> {
 
 impl LocalNode {
     /// Starts to open the file, in a thread that lives as long as this node.
-    pub(crate) fn start(path: &Path, clock: Clock) -> Result<Self, String> {
+    pub(crate) fn start(path: &Path, clock: Clock) -> Self {
         let (jobs, inbox) = channel();
         let status = Arc::new(Status::default());
         let engine = Engine::new(path.to_owned(), clock, inbox, Arc::clone(&status));
-        std::thread::Builder::new()
-            .name("leasehold-local".into())
-            .spawn(move || engine.run())
-            .map_err(|error| format!("cannot start a thread for the store: {error}"))?;
-        Ok(Self {
+        let thread = std::thread::Builder::new().name("leasehold-local".into());
+        if let Err(error) = thread.spawn(move || engine.run()) {
+            let why = format!("cannot start a thread for the store: {error}");
+            *status.state() = Some(Err(NodeError::Unreachable { why }));
+        }
+        Self {
             label: format!("local:{}", path.display()),
             jobs,
             status,
             watches: AtomicU64::new(1),
-        })
+        }
     }
 }
 

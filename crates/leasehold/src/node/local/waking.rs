@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::store::Waiter;
+use super::rows::Waiter;
 use crate::name::Name;
 use crate::node::Bell;
 
