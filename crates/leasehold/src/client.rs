@@ -157,6 +157,15 @@ impl Client {
         }
     }
 
+    /// Whether a node frees the locks of dead processes before their TTL is over (the
+    /// embedded store does): then [`Lease::bind_to_processes`](crate::Lease::bind_to_processes)
+    /// makes a difference.
+    #[must_use]
+    pub fn frees_the_locks_of_the_dead(&self) -> bool {
+        let mut nodes = self.core.nodes.iter();
+        nodes.any(|node| node.frees_the_locks_of_the_dead())
+    }
+
     /// Takes no more leases, and waits until all that were given back are confirmed
     /// free on every node, at most `grace`. Returns how many releases were still
     /// unconfirmed; their locks end with their TTL. Leases that are still held stay

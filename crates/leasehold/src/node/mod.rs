@@ -98,6 +98,11 @@ pub trait Node: Send + Sync + 'static {
         None
     }
 
+    /// Whether the node frees a lock as soon as its [holders](Claim::holders) are dead.
+    fn frees_the_locks_of_the_dead(&self) -> bool {
+        false
+    }
+
     /// Resolves when everything that was asked of the node so far has been done, watches that
     /// have ended included: what a process waits for before it exits.
     fn flush(&self) -> Flush {

@@ -154,6 +154,10 @@ impl Node for LocalNode {
         Box::pin(async move { answer.await.unwrap_or(Err(NodeError::Unanswered)) })
     }
 
+    fn frees_the_locks_of_the_dead(&self) -> bool {
+        true
+    }
+
     fn flush(&self) -> Flush {
         let (done, wait) = oneshot::channel();
         let _ = self.jobs.send(Job::Flush(done));

@@ -1,0 +1,45 @@
+//! Completions and manual pages, made of the definition of the command line.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+
+use crate::args::Cli;
+use crate::exit::{Failure, Outcome};
+
+pub(crate) fn completions(shell: Shell) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
+    print(&script)
+}
+
+pub(crate) fn man(of: Option<&str>) -> Outcome {
+    let mut command = Cli::command();
+    command.build();
+    let command = match of {
+        None => command,
+        Some(name) => page_of(&command, name)?,
+    };
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page)?;
+    print(&page)
+}
+
+fn page_of(all: &Command, name: &str) -> Result<Command, Failure> {
+    let one = all.get_subcommands().find(|one| one.get_name() == name);
+    match one {
+        Some(one) => Ok(one.clone()),
+        None => Err(Failure::usage(format!(
+            "there is no command `{name}`; see `leasehold help`"
+        ))),
+    }
+}
+
+fn print(text: &[u8]) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

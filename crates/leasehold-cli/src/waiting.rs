@@ -1,0 +1,179 @@
+//! Taking the lock: who is waited for is shown, and signals end the wait.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use leasehold::{Client, Error, Holder, Lease, Moment, Mutex as Lock, Options, Refusal, Wait};
+
+use crate::args::Waiting;
+use crate::exit::{self, Failure};
+use crate::signals::Signals;
+use crate::talk::{Event, HolderJson, Reporter, millis, short};
+
+/// How long nodes that cannot be reached are waited for, by those who wait for ever.
+const OUTAGE_PATIENCE: Duration = Duration::from_secs(5);
+/// How often the line is drawn anew.
+const REFRESH: Duration = Duration::from_millis(500);
+/// How long to wait for the last confirmations before this process ends.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+impl Waiting {
+    /// Turns what was said into options.
+    pub(crate) fn options(&self, options: Options) -> Options {
+        let options = options.label(self.label.as_str());
+        match self.wait {
+            _ if self.no_wait => options.wait(Wait::No),
+            Some(wait) => options.wait(Wait::For(wait)).outage_patience(wait),
+            None => options.wait(Wait::Forever).outage_patience(OUTAGE_PATIENCE),
+        }
+    }
+
+    /// An outcome with the exit code that was asked for.
+    pub(crate) fn failure(&self, error: Error) -> Failure {
+        let mut failure = Failure::from(error);
+        if failure.code == exit::HELD {
+            failure.code = self.conflict_exit_code;
+        }
+        failure
+    }
+}
+
+/// Takes the lock, showing who is waited for.
+pub(crate) async fn take(
+    client: &Client,
+    lock: Lock,
+    waiting: &Waiting,
+    reporter: &Reporter,
+    signals: &mut Signals,
+) -> Result<Lease, Failure> {
+    let started = Moment::now();
+    let seen = Arc::new(Mutex::new(None));
+    let note = Arc::clone(&seen);
+    let lock = lock.with_options(|options| {
+        options.on_refusal(move |refusal| {
+            let latest = Seen::new(refusal);
+            *note.lock().unwrap_or_else(PoisonError::into_inner) = Some(latest);
+        })
+    });
+    let mut view = View::new(reporter, started);
+    let taken = {
+        let mut taking = std::pin::pin!(lock.lock());
+        loop {
+            tokio::select! {
+                biased;
+                taken = &mut taking => break taken,
+                signal = signals.next() => {
+                    view.clear();
+                    break_off(client).await;
+                    return Err(Failure::new(exit::by_signal(signal as i32), ""));
+                }
+                () = tokio::time::sleep(REFRESH) => {
+                    view.update(seen.lock().unwrap_or_else(PoisonError::into_inner).as_ref());
+                }
+            }
+        }
+    };
+    view.clear();
+    match taken {
+        Ok(lease) => Ok(lease),
+        Err(error) => {
+            let failure = waiting.failure(error);
+            break_off(client).await;
+            Err(failure)
+        }
+    }
+}
+
+/// Leaves nothing behind: what was claimed is given back before this process ends.
+pub(crate) async fn break_off(client: &Client) {
+    client.shutdown(LAST_WORDS).await;
+}
+
+/// What the last attempt was told.
+#[derive(Clone, PartialEq)]
+struct Seen {
+    holder: Option<Holder>,
+    /// Where the nodes do not answer: what they said.
+    outage: Option<String>,
+}
+
+impl Seen {
+    fn new(refusal: &Refusal) -> Self {
+        let holder = refusal.holder().cloned();
+        let nodes = || refusal.nodes.iter().map(ToString::to_string);
+        Self {
+            outage: holder
+                .is_none()
+                .then(|| nodes().collect::<Vec<_>>().join("; ")),
+            holder,
+        }
+    }
+}
+
+/// What is shown of the wait: one line that changes, on a terminal.
+struct View<'a> {
+    reporter: &'a Reporter,
+    started: Moment,
+    line: Option<ProgressBar>,
+    told: Option<Seen>,
+}
+
+impl<'a> View<'a> {
+    fn new(reporter: &'a Reporter, started: Moment) -> Self {
+        Self {
+            reporter,
+            started,
+            line: None,
+            told: None,
+        }
+    }
+
+    fn update(&mut self, seen: Option<&Seen>) {
+        let Some(seen) = seen else { return };
+        let waited = Moment::now().saturating_duration_since(self.started);
+        if self.reporter.is_live() {
+            let line = self.line.get_or_insert_with(new_line);
+            line.set_message(format!("{}; waiting for {}", describe(seen), short(waited)));
+            line.tick();
+        } else if self.told.as_ref() != Some(seen) {
+            self.told = Some(seen.clone());
+            let event = Event::Waiting {
+                holder: seen.holder.as_ref().map(HolderJson::from),
+                waited_ms: millis(waited),
+            };
+            self.reporter.tell(event, || describe(seen));
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some(line) = self.line.take() {
+            line.finish_and_clear();
+        }
+    }
+}
+
+fn new_line() -> ProgressBar {
+    let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("leasehold: {wide_msg}") {
+        line.set_style(style);
+    }
+    line
+}
+
+fn describe(seen: &Seen) -> String {
+    match (&seen.holder, &seen.outage) {
+        (Some(holder), _) => format!("held by {}", with_age(holder)),
+        (None, Some(nodes)) => format!("no majority yet ({nodes})"),
+        (None, None) => "held by another".to_owned(),
+    }
+}
+
+/// A holder, and since when.
+pub(crate) fn with_age(holder: &Holder) -> String {
+    let age = holder.since().and_then(|since| since.elapsed().ok());
+    match age {
+        Some(age) => format!("{holder}, since {}", short(age)),
+        None => holder.to_string(),
+    }
+}
