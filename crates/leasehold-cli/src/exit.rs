@@ -2,7 +2,11 @@
 
 use std::process::ExitCode;
 
-use leasehold::{Error, Invalid};
+use leasehold::node::{NodeError, Vote};
+use leasehold::{Error, Invalid, Refusal, Story};
+
+use crate::talk::short;
+use crate::waiting::with_age;
 
 /// Wrong usage (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
@@ -27,6 +31,8 @@ pub(crate) struct Failure {
     pub(crate) code: u8,
     /// Nothing if there is nothing to say.
     pub(crate) text: String,
+    /// Contention, which is not an error.
+    pub(crate) held: bool,
 }
 
 impl Failure {
@@ -34,6 +40,7 @@ impl Failure {
         Self {
             code,
             text: text.into(),
+            held: code == HELD,
         }
     }
 
@@ -51,8 +58,58 @@ impl From<Error> for Failure {
             Error::Invalid(_) => USAGE,
             _ => INTERNAL,
         };
-        Self::new(code, error.to_string())
+        let text = match &error {
+            // What one node says is said already.
+            Error::Held(refusal) if refusal.nodes.len() == 1 => held(refusal),
+            Error::TimedOut { waited, refusal } if refusal.nodes.len() == 1 => {
+                format!("waited for {}: {}", short(*waited), held(refusal))
+            }
+            error => error.to_string(),
+        };
+        match next_step(&error) {
+            Some(step) => Self::new(code, format!("{text}\n{step}")),
+            None => Self::new(code, text),
+        }
     }
+}
+
+fn held(refusal: &Refusal) -> String {
+    let by = match refusal.holder() {
+        Some(holder) => format!("is held by {}", with_age(holder)),
+        None => "is held by another".to_owned(),
+    };
+    let left = match refusal.remaining() {
+        Some(left) => format!("; {} left unless renewed", short(left)),
+        None => "; it has no TTL".to_owned(),
+    };
+    format!("`{}` {by}{left}", refusal.name)
+}
+
+/// What can be done about nodes that do not vote. (Other errors of nodes say so themselves.)
+fn next_step(error: &Error) -> Option<&'static str> {
+    let Error::NoMajority(refusal) = error else {
+        return None;
+    };
+    let any = |so: fn(&Story) -> bool| refusal.nodes.iter().any(|report| so(&report.story));
+    if any(|story| matches!(story, Story::Voted(Vote::Quarantined { .. }))) {
+        return Some(
+            "next: wait until the nodes vote again, or give --assume-fresh if they have nothing to \
+             forget (their first start)",
+        );
+    }
+    if any(|story| {
+        use NodeError::{Disconnected, Unreachable};
+        matches!(
+            story,
+            Story::Failed(Unreachable { .. } | Disconnected { .. })
+        )
+    }) {
+        return Some(
+            "next: check that the servers run, and the addresses and firewalls on the way",
+        );
+    }
+    any(|story| matches!(story, Story::Failed(NodeError::TimedOut { .. })))
+        .then_some("next: check whether the servers are stopped or overloaded")
 }
 
 impl From<std::io::Error> for Failure {

@@ -36,7 +36,7 @@ pub(crate) async fn acquire(args: Acquire) -> Outcome {
     let lease = match taken {
         Ok(lease) => lease,
         Err(failure) => {
-            reporter.fail(failure.code, &failure.text);
+            reporter.fail(&failure);
             return Ok(ExitCode::from(failure.code));
         }
     };

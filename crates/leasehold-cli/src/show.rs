@@ -84,7 +84,9 @@ async fn repeat(
             // From the top, on an empty screen.
             write!(out, "\x1b[H\x1b[2J")?;
         }
-        writeln!(out, "{}", text.trim_end())?;
+        for line in text.lines() {
+            writeln!(out, "{}", line.trim_end())?;
+        }
         out.flush()?;
         drop(out);
         match printing.watch {

@@ -8,10 +8,16 @@ use leasehold::Holder;
 use serde::Serialize;
 
 use crate::args::Talk;
+use crate::exit::Failure;
 
-/// Prints a line for people on stderr, in colour if that is a terminal that wants it.
+/// Prints for people on stderr, in colour if that is a terminal that wants it.
 pub(crate) fn say(text: impl AsRef<str>) {
-    let text = text.as_ref();
+    for line in text.as_ref().lines() {
+        say_line(line);
+    }
+}
+
+fn say_line(text: &str) {
     let (word, rest) = match text.split_once(": ") {
         Some((word @ ("error" | "warning"), rest)) => (Some(word), rest),
         _ => (None, text),
@@ -147,13 +153,13 @@ impl Reporter {
     }
 
     /// Why it ends.
-    pub(crate) fn fail(&self, code: u8, message: &str) {
-        let expected = code == crate::exit::HELD;
+    pub(crate) fn fail(&self, failure: &Failure) {
+        let (code, message) = (failure.code, &*failure.text);
         match self.level {
             _ if message.is_empty() => {}
             Level::Json => self.emit(Event::Error { code, message }),
-            Level::Quiet if expected => {}
-            _ if expected => say(message),
+            Level::Quiet if failure.held => {}
+            _ if failure.held => say(message),
             _ => say(format!("error: {message}")),
         }
     }

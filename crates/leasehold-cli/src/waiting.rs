@@ -57,16 +57,15 @@ pub(crate) async fn take(
         })
     });
     let mut view = View::new(reporter, started);
+    // Dropped at the end of its block, so that its claim and its place are given back.
     let taken = {
         let mut taking = std::pin::pin!(lock.lock());
         loop {
             tokio::select! {
                 biased;
-                taken = &mut taking => break taken,
+                taken = &mut taking => break taken.map_err(|error| waiting.failure(error)),
                 signal = signals.next() => {
-                    view.clear();
-                    break_off(client).await;
-                    return Err(Failure::new(exit::by_signal(signal as i32), ""));
+                    break Err(Failure::new(exit::by_signal(signal as i32), ""));
                 }
                 () = tokio::time::sleep(REFRESH) => {
                     view.update(seen.lock().unwrap_or_else(PoisonError::into_inner).as_ref());
@@ -75,14 +74,10 @@ pub(crate) async fn take(
         }
     };
     view.clear();
-    match taken {
-        Ok(lease) => Ok(lease),
-        Err(error) => {
-            let failure = waiting.failure(error);
-            break_off(client).await;
-            Err(failure)
-        }
+    if taken.is_err() {
+        break_off(client).await;
     }
+    taken
 }
 
 /// Leaves nothing behind: what was claimed is given back before this process ends.
@@ -134,7 +129,7 @@ impl<'a> View<'a> {
         let waited = Moment::now().saturating_duration_since(self.started);
         if self.reporter.is_live() {
             let line = self.line.get_or_insert_with(new_line);
-            line.set_message(format!("{}; waiting for {}", describe(seen), short(waited)));
+            line.set_message(format!("waiting for {}: {}", short(waited), describe(seen)));
             line.tick();
         } else if self.told.as_ref() != Some(seen) {
             self.told = Some(seen.clone());
@@ -169,11 +164,16 @@ fn describe(seen: &Seen) -> String {
     }
 }
 
-/// A holder, and since when.
+/// A holder, and since when. The least that tells who it is: it has one line.
 pub(crate) fn with_age(holder: &Holder) -> String {
-    let age = holder.since().and_then(|since| since.elapsed().ok());
+    let mut holder = holder.clone();
+    // A little ahead, if the token is.
+    let age = holder
+        .since()
+        .map(|since| since.elapsed().unwrap_or_default());
+    holder.token = None;
     match age {
-        Some(age) => format!("{holder}, since {}", short(age)),
+        Some(age) => format!("{holder}, since {} ago", short(age)),
         None => holder.to_string(),
     }
 }

@@ -27,7 +27,7 @@ pub(crate) async fn run(args: Run) -> Outcome {
     match hold(&args, &reporter).await {
         Ok(code) => Ok(ExitCode::from(code)),
         Err(failure) => {
-            reporter.fail(failure.code, &failure.text);
+            reporter.fail(&failure);
             Ok(ExitCode::from(failure.code))
         }
     }
@@ -140,9 +140,9 @@ fn plan(args: &Run) -> Result<Plan, Failure> {
         return Err(Failure::usage(format!(
             "--grace {} is more than half of --ttl {}: the command would be told to stop although \
              all is well; use a longer --ttl or a grace of at most {}",
-            short(grace),
-            short(args.ttl),
-            short(half)
+            humantime::format_duration(grace),
+            humantime::format_duration(args.ttl),
+            humantime::format_duration(half)
         )));
     }
     Ok(Plan {

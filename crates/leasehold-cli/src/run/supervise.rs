@@ -113,7 +113,9 @@ impl Watch<'_> {
                 "it ran for as long as it may (--at-most-for)",
                 now + self.plan.grace,
             );
-        } else if self.plan.on_lost == OnLost::Kill && self.term_at() <= now && self.lost.is_none()
+        } else if self.plan.on_lost == OnLost::Kill
+            && self.until_term(now).is_zero()
+            && self.lost.is_none()
         {
             let why = "the lease could not be renewed";
             self.lost = Some(why);
@@ -121,28 +123,27 @@ impl Watch<'_> {
         }
     }
 
-    fn term_at(&self) -> Moment {
-        let left = self
-            .lease
-            .deadline()
-            .saturating_duration_since(Moment::now());
-        Moment::now() + left.saturating_sub(self.plan.grace)
+    /// How long until the command must be told, if no renewal comes before.
+    fn until_term(&self, now: Moment) -> Duration {
+        let left = self.lease.deadline().saturating_duration_since(now);
+        left.saturating_sub(self.plan.grace)
     }
 
     fn next_look(&self) -> Duration {
         let now = Moment::now();
+        let until = |at: Moment| at.saturating_duration_since(now);
         let next = match self.kill_at {
-            Some(at) => at,
+            Some(at) => until(at),
             None => self
                 .at_most
-                .map_or(self.term_at(), |at| at.min(self.term_at())),
+                .map_or(Duration::MAX, until)
+                .min(self.until_term(now)),
         };
-        let left = next.saturating_duration_since(now);
         // With `warn` the deadline may pass: nothing is due then.
-        if left.is_zero() {
+        if next.is_zero() {
             SLICE
         } else {
-            left.min(SLICE)
+            next.min(SLICE)
         }
     }
 

@@ -1,0 +1,202 @@
+//! The command: what it gets, and what it hears.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::{Place, eventually, lives, until};
+
+#[test]
+fn stdin_stdout_and_stderr_are_its_own() {
+    let place = Place::local();
+    let mut command = place.command(&["run", "a", "--", "sh", "-c", "cat; echo oops >&2"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(b"x\n").expect("written");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.stdout, b"x\n");
+    assert_eq!(output.stderr, b"oops\n");
+}
+
+#[test]
+fn its_environment_names_the_lease_and_not_the_nodes() {
+    let mut place = Place::local();
+    place.nodes = Some(format!("local:{}", place.file("own.db").display()));
+    let out = place.ok(&["run", "it's a", "--", "env"]);
+    let value = |key: &str| {
+        let start = format!("{key}=");
+        let line = out.lines().find_map(|line| line.strip_prefix(&start));
+        line.map(str::to_owned)
+    };
+    assert_eq!(value("LEASEHOLD_NAME").as_deref(), Some("it's a"));
+    let token: u64 = value("LEASEHOLD_TOKEN")
+        .expect("a token")
+        .parse()
+        .expect("a number");
+    let deadline: u64 = value("LEASEHOLD_DEADLINE_MS")
+        .expect("a deadline")
+        .parse()
+        .expect("a number");
+    // Both are times: the deadline is less than a TTL of 10 s after the token.
+    assert!(
+        deadline > token / 1000 && deadline < token / 1000 + 11_000,
+        "{token} {deadline}"
+    );
+    assert_eq!(value("LEASEHOLD_NODES"), None);
+    let next = place.ok(&["run", "it's a", "-c", "echo $LEASEHOLD_TOKEN"]);
+    assert!(next.trim().parse::<u64>().expect("a number") > token);
+}
+
+/// Each signal arrives at the command, once.
+#[test]
+fn signals_are_passed_on() {
+    for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] {
+        let place = Place::local();
+        let command =
+            format!("trap 'echo got >> heard; exit 3' {signal}; while :; do sleep 0.01; done");
+        let running = place.holding("a", &[], &command);
+        // Not before the trap is set: the command says that it has started just before.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        running.signal(signal);
+        let ran = running.end();
+        assert_eq!(ran.code, 3, "{signal}: {}", ran.err);
+        assert_eq!(place.read("heard"), "got\n", "{signal}");
+    }
+}
+
+/// A command that does not care for a signal dies of it, and so do all that it started.
+#[test]
+fn signals_reach_grandchildren() {
+    let place = Place::local();
+    let running = place.holding("a", &[], "sh -c 'echo $$ > inner; sleep 61' & wait");
+    let inner = place.await_file("inner");
+    running.signal("TERM");
+    assert_eq!(running.end().code, 128 + 15);
+    until("the grandchild is gone", || !lives(&inner));
+}
+
+#[test]
+fn it_is_stopped_after_at_most_for() {
+    let place = Place::local();
+    let args = ["--at-most-for", "300ms", "--ttl", "2s"];
+    let ran = place
+        .holding("a", &args, "sleep 62 & echo $! > inner; wait")
+        .end();
+    assert_eq!(ran.code, 128 + 15, "{}", ran.err);
+    assert!(ran.err.contains("--at-most-for"), "{}", ran.err);
+    let inner = place.await_file("inner");
+    until("what it started is gone", || !lives(&inner));
+    // One that does not listen is killed when its grace is over.
+    let args = ["--at-most-for", "100ms", "--grace", "200ms", "--ttl", "2s"];
+    let ran = place
+        .holding("b", &args, "trap '' TERM; while :; do sleep 0.01; done")
+        .end();
+    assert_eq!(ran.code, 128 + 9, "{}", ran.err);
+    assert_eq!(place.run(&["run", "b", "-n", "--", "true"]).code, 0);
+}
+
+/// The name stays taken from the start for so long, however early the command ends.
+#[test]
+fn the_name_stays_taken_for_at_least_for() {
+    let place = Place::local();
+    let started = std::time::Instant::now();
+    assert_eq!(
+        place
+            .run(&["run", "a", "--at-least-for", "3s", "--", "true"])
+            .code,
+        0
+    );
+    let ran = place.run(&["run", "a", "-n", "--", "true"]);
+    if started.elapsed().as_millis() < 2_900 {
+        assert_eq!(ran.code, 75, "{}", ran.err);
+        assert!(ran.err.contains("kept for min_hold"), "{}", ran.err);
+    }
+    assert_eq!(place.run(&["run", "a", "-w", "30s", "--", "true"]).code, 0);
+    assert!(
+        started.elapsed().as_millis() >= 2_990,
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+/// If the tool is killed the command is told, and on the embedded store the lock is free as
+/// soon as both are gone.
+#[test]
+fn it_is_told_when_the_tool_is_killed() {
+    let place = Place::local();
+    let command = "trap 'echo told > told; sleep 1; echo done >> told; exit' TERM; \
+                   while :; do sleep 0.01; done";
+    let running = place.holding("a", &["--ttl", "60s"], command);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let pid = place.await_file("started.a");
+    running.kill();
+    place.await_file("told");
+    // It still cleans up: nobody else may hold the lock.
+    let ran = place.run(&["run", "a", "-n", "-q", "--", "cat", "told"]);
+    match ran.code {
+        75 => {}
+        // The machine is slow, and it has ended meanwhile.
+        0 => assert_eq!(ran.out, "told\ndone\n"),
+        code => panic!("{code}: {}", ran.err),
+    }
+    // Well before the TTL.
+    let out = place.ok(&["run", "a", "-w", "30s", "--", "cat", "told"]);
+    assert_eq!(out, "told\ndone\n");
+    assert!(!lives(&pid));
+}
+
+#[test]
+fn a_shell_line_is_run_by_a_shell() {
+    let place = Place::local();
+    assert_eq!(place.ok(&["run", "a", "-c", "echo one | tr o 0"]), "0ne\n");
+}
+
+/// Background processes of a command that ended by itself are left alone, as a shell does.
+#[test]
+fn what_it_leaves_in_the_background_goes_on() {
+    let place = Place::local();
+    place.ok(&[
+        "run",
+        "a",
+        "-c",
+        "sleep 5 >/dev/null 2>&1 & echo $! > inner",
+    ]);
+    let inner = place.await_file("inner");
+    assert!(lives(&inner));
+    crate::kill("KILL", inner.trim());
+}
+
+#[test]
+fn arguments_of_any_bytes_arrive() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::local();
+    let odd = std::ffi::OsStr::from_bytes(b"a\xff b");
+    let mut command = place.command(&["run"]);
+    command.arg(odd).args(["--", "printf", "%s"]).arg(odd);
+    let output = crate::output(&mut command);
+    assert_eq!(
+        output.stdout,
+        b"a\xff b",
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    // An option of the command is none of the tool's.
+    assert_eq!(place.ok(&["run", "a", "echo", "-n", "--ttl"]), "--ttl");
+}
+
+/// A stopped command is still held; the lease goes on.
+#[test]
+fn a_stopped_command_keeps_its_lease() {
+    let place = Place::local();
+    let running = place.holding("a", &["--ttl", "500ms"], "sleep 0.2; echo done");
+    let pid = place.await_file("started.a");
+    crate::kill("STOP", pid.trim());
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    let ran = place.run(&["run", "a", "-n", "--", "true"]);
+    assert_eq!(ran.code, 75, "{}", ran.err);
+    crate::kill("CONT", pid.trim());
+    assert_eq!(running.end().out, "done\n");
+    eventually("free", || {
+        (place.run(&["run", "a", "-n", "-q", "--", "true"]).code == 0).then_some(())
+    });
+}

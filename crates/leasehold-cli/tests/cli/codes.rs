@@ -1,0 +1,202 @@
+//! Every exit code.
+
+use leasehold_testkit::RedisServer;
+
+use crate::Place;
+
+#[test]
+fn the_commands_own() {
+    let place = Place::local();
+    for code in [0, 1, 7, 64, 255] {
+        let ran = place.run(&["run", "a", "--", "sh", "-c", &format!("exit {code}")]);
+        assert_eq!((ran.code, ran.err.as_str()), (code, ""));
+    }
+}
+
+#[test]
+fn more_than_128_for_a_signal() {
+    let place = Place::local();
+    for (signal, number) in [("TERM", 15), ("KILL", 9), ("SEGV", 11), ("USR1", 10)] {
+        let ran = place.run(&["run", "a", "-c", &format!("kill -s {signal} $$")]);
+        assert_eq!(ran.code, 128 + number, "{}", ran.err);
+    }
+}
+
+#[test]
+fn seventy_five_if_held_unless_another_is_asked_for() {
+    let place = Place::local();
+    let holder = place.holding("a", &["--label", "nightly"], "sleep 60");
+    let ran = place.run(&["run", "a", "-n", "--", "true"]);
+    assert_eq!(ran.code, 75);
+    // Who, with what label, and since when.
+    let pid = format!("pid {}", holder.pid());
+    for part in ["`a` is held by", &pid, "(nightly)", "since"] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    let ran = place.run(&["run", "a", "-w", "50ms", "--", "true"]);
+    assert_eq!(ran.code, 75);
+    assert!(ran.err.contains("waited for"), "{}", ran.err);
+    let ran = place.run(&["run", "a", "-n", "-E", "9", "--", "true"]);
+    assert_eq!(ran.code, 9);
+    let ran = place.run(&["run", "a", "-n", "-q", "-E", "0", "--", "false"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert_eq!(place.run(&["acquire", "a", "-n"]).code, 75);
+}
+
+#[test]
+fn sixty_nine_without_a_majority_and_the_error_names_node_cause_and_next_step() {
+    let servers = RedisServer::start_many(1);
+    let mut place = Place::redis(&servers);
+    let up = servers[0].url();
+    place.nodes = Some(format!("{up},redis://127.0.0.1:1,redis://127.0.0.1:2"));
+    for args in [
+        &["run", "a", "-n", "--assume-fresh", "--", "true"][..],
+        &["run", "a", "-w", "100ms", "--assume-fresh", "--", "true"],
+        &["acquire", "a", "-n", "--assume-fresh"],
+    ] {
+        let ran = place.run(args);
+        assert_eq!(ran.code, 69, "{}", ran.err);
+        for part in [
+            "127.0.0.1:1",
+            "refused",
+            "2 of 3 nodes",
+            "next: check that the servers run",
+        ] {
+            assert!(ran.err.contains(part), "{part}: {}", ran.err);
+        }
+    }
+    for args in [
+        &["ls"][..],
+        &["show", "a"],
+        &["break", "a", "--owner", "x", "--yes"],
+    ] {
+        assert_eq!(place.run(args).code, 69, "{args:?}");
+    }
+    // Nodes in quarantine say for how long.
+    let servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    let ran = place.run(&["run", "a", "-n", "--", "true"]);
+    assert_eq!(ran.code, 69);
+    assert!(ran.err.contains("votes again in"), "{}", ran.err);
+    assert!(ran.err.contains("--assume-fresh"), "{}", ran.err);
+}
+
+#[test]
+fn sixty_four_for_wrong_usage_and_nothing_runs() {
+    let place = Place::local();
+    let long = "x".repeat(1025);
+    for (args, says) in [
+        (&["run", "a"][..], "COMMAND"),
+        (&["run", "", "--", "touch", "ran"], "1 to 1024 bytes"),
+        (&["run", &long, "--", "touch", "ran"], "1 to 1024 bytes"),
+        (&["run", "leasehold:x", "--", "touch", "ran"], "leasehold:"),
+        (
+            &["run", "a", "--ttl", "0s", "--", "touch", "ran"],
+            "ttl must be between",
+        ),
+        (
+            &["run", "a", "--ttl", "10", "--", "touch", "ran"],
+            "time unit needed",
+        ),
+        (&["run", "a", "--ttl", "-5s", "--", "touch", "ran"], "-5"),
+        (
+            &["run", "a", "--grace", "6s", "--", "touch", "ran"],
+            "half of --ttl",
+        ),
+        (
+            &["run", "a", "--at-least-for", "48h", "--", "touch", "ran"],
+            "min_hold",
+        ),
+        (
+            &["run", "a", "-n", "-w", "1s", "--", "touch", "ran"],
+            "cannot be used",
+        ),
+        (
+            &["run", "a", "-q", "-v", "--", "touch", "ran"],
+            "cannot be used",
+        ),
+        (&["run", "a", "-E", "256", "--", "touch", "ran"], "256"),
+        (
+            &["run", "a", "-c", "touch ran", "--", "touch", "ran"],
+            "cannot be used",
+        ),
+        (
+            &["run", "a", "--label", "a\nb", "--", "touch", "ran"],
+            "label",
+        ),
+        (
+            &["run", "a", "--node", "http://x", "--", "touch", "ran"],
+            "expected redis://",
+        ),
+        (
+            &["run", "a", "--node", "local:x.db", "--", "touch", "ran"],
+            "absolute",
+        ),
+        (
+            &[
+                "run",
+                "a",
+                "--node",
+                "local:/no/such/dir/x.db",
+                "--",
+                "touch",
+                "ran",
+            ],
+            "does not exist",
+        ),
+        (
+            &[
+                "run",
+                "a",
+                "--node",
+                "local:",
+                "--node",
+                "redis://x",
+                "--",
+                "touch",
+                "ran",
+            ],
+            "only node",
+        ),
+        (
+            &["run", "a", "--nodes-file", "none", "--", "touch", "ran"],
+            "No such file",
+        ),
+        (&["extend", "a"], "--owner"),
+        (
+            &["release", "a", "--owner", "nonsense"],
+            "not an owner value",
+        ),
+        (&["man", "nonsense"], "no command `nonsense`"),
+        (&["frobnicate"], "frobnicate"),
+        (&[], "Usage"),
+    ] {
+        let ran = place.run(args);
+        assert_eq!(ran.code, 64, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains(says), "{args:?}: {}", ran.err);
+    }
+    assert!(!place.file("ran").exists());
+}
+
+#[test]
+fn as_a_shell_for_a_command_that_cannot_be_run_and_the_lock_is_free_again() {
+    let place = Place::local();
+    std::fs::write(place.file("data"), "x").expect("written");
+    let ran = place.run(&["run", "a", "--", "no-such-command"]);
+    assert_eq!(ran.code, 127);
+    assert!(
+        ran.err.contains("cannot run `no-such-command`"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(place.run(&["run", "a", "--", "./data"]).code, 126);
+    assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
+}
+
+#[test]
+fn zero_for_help_and_version() {
+    let place = Place::local();
+    assert!(place.ok(&["--help"]).contains("Usage"));
+    assert!(place.ok(&["run", "--help"]).contains("--at-least-for"));
+    assert!(place.ok(&["--version"]).starts_with("leasehold "));
+}

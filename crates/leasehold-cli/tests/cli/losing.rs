@@ -1,0 +1,137 @@
+//! Losing the lease while the command runs.
+
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::RedisServer;
+
+use crate::{Place, lives, until};
+
+fn token(text: &str) -> u64 {
+    text.trim().parse().expect("a token")
+}
+
+/// With no server answering, the deadline that is known here decides: TERM before it, KILL
+/// at it; and nobody else gets the lock before the command is gone.
+#[test]
+fn a_majority_lost_while_running() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    let flags = [
+        "--ttl",
+        "3s",
+        "--grace",
+        "1s",
+        "--restart-guard",
+        "3s",
+        "--assume-fresh",
+    ];
+    let command = "trap 'echo told > told' TERM; echo $LEASEHOLD_TOKEN > token; \
+                   sh -c 'trap \"\" TERM; echo $$ > inner; while :; do sleep 0.01; done' & \
+                   while :; do sleep 0.01; done";
+    let running = place.holding("a", &flags, command);
+    let (first, inner) = (token(&place.await_file("token")), place.await_file("inner"));
+    let outer = place.await_file("started.a");
+    servers[0].stop();
+    servers[1].stop();
+    let stopped = Instant::now();
+    // Somebody waits for it all the time, and notes whether the first still lives when it
+    // gets it.
+    let check = format!(
+        "for p in {} {}; do case $(cut -d')' -f2 /proc/$p/stat 2>/dev/null) in ''|' Z'*) ;; \
+         *) echo $p lives ;; esac; done; echo $LEASEHOLD_TOKEN",
+        outer.trim(),
+        inner.trim()
+    );
+    let mut next = vec!["run", "a", "-w", "50s"];
+    next.extend(flags);
+    next.extend(["-c", &check]);
+    let next = place.spawn(&next);
+    let ran = running.end();
+    assert_eq!(ran.code, 79, "{}", ran.err);
+    assert!(ran.err.contains("could not be renewed"), "{}", ran.err);
+    assert!(
+        stopped.elapsed() >= Duration::from_millis(800),
+        "TERM came too early"
+    );
+    assert_eq!(place.await_file("told"), "told\n");
+    assert!(!lives(&outer) && !lives(&inner));
+    servers[0].resume();
+    servers[1].resume();
+    let ran = next.end();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(token(&ran.out) > first, "{}", ran.out);
+}
+
+/// A holder that was stopped for three TTLs: when it goes on, its command is killed at once,
+/// and the next holder had a larger token meanwhile.
+#[test]
+fn a_stopped_holder() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let command = "echo $LEASEHOLD_TOKEN > token; trap '' TERM; while :; do sleep 0.01; done";
+        let running = place.holding("a", &["--ttl", "1s"], command);
+        let pid = place.await_file("started.a");
+        let first = token(&place.await_file("token"));
+        running.signal("STOP");
+        std::thread::sleep(Duration::from_secs(3));
+        let out = place.ok(&["run", "a", "-w", "30s", "-c", "echo $LEASEHOLD_TOKEN"]);
+        assert!(token(&out) > first);
+        running.signal("CONT");
+        assert_eq!(running.end().code, 79);
+        until("the command is gone", || !lives(&pid));
+    }
+}
+
+/// A lock that was broken: the holder says why, stops the command in order, and ends.
+#[test]
+fn a_broken_lock() {
+    let place = Place::local();
+    let command = "trap 'echo told > told; exit 0' TERM; while :; do sleep 0.01; done";
+    let running = place.holding("a", &["--ttl", "3s"], command);
+    let shown = place.ok(&["show", "a"]);
+    let owner = shown
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("owner"));
+    let owner = owner.expect("an owner").trim();
+    std::thread::sleep(Duration::from_millis(100));
+    place.ok(&["break", "a", "--owner", owner, "--yes"]);
+    let ran = running.end();
+    assert_eq!(ran.code, 79);
+    assert!(
+        ran.err.contains("the lock was broken or deleted"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(place.await_file("told"), "told\n");
+}
+
+/// Who only wants to be warned is, and keeps the command and its exit code.
+#[test]
+fn warned_only() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    let args = ["--ttl", "1s", "--on-lost", "warn"];
+    let running = place.holding("a", &args, "while [ ! -e go ]; do sleep 0.01; done; exit 5");
+    servers[0].stop();
+    std::thread::sleep(Duration::from_secs(2));
+    servers[0].resume();
+    std::fs::write(place.file("go"), "").expect("written");
+    let ran = running.end();
+    assert_eq!(ran.code, 5, "{}", ran.err);
+    assert!(ran.err.contains("lost `a`"), "{}", ran.err);
+}
+
+/// Grandchildren that do not listen are killed too, before the lock is given back.
+#[test]
+fn grandchildren_do_not_outlive_the_lease() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    let command = "sh -c 'trap \"\" TERM; echo $$ > inner; while :; do sleep 0.01; done' & wait";
+    let running = place.holding("a", &["--ttl", "2s", "--grace", "500ms"], command);
+    let inner = place.await_file("inner");
+    servers[0].stop();
+    let ran = running.end();
+    assert_eq!(ran.code, 79, "{}", ran.err);
+    assert!(!lives(&inner), "{}", ran.err);
+    servers[0].resume();
+}

@@ -1,0 +1,200 @@
+//! On a terminal: the line while waiting, colours, Ctrl-C, Ctrl-Z, and being asked.
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+use crate::{Place, eventually, lives, until};
+
+/// A shell on a terminal of its own (made by `script`), and a hand on its keyboard.
+struct Session {
+    shell: Child,
+    keys: ChildStdin,
+    screen: Arc<Mutex<String>>,
+}
+
+impl Session {
+    fn start(place: &Place, extra: &[(&str, &str)]) -> Self {
+        let mut command = Command::new("script");
+        command
+            .args(["-qfec", "bash --norc --noprofile -i", "/dev/null"])
+            .current_dir(place.dir.path())
+            .env("XDG_STATE_HOME", place.file("state"))
+            .env("L", env!("CARGO_BIN_EXE_leasehold"))
+            .env("PS1", "ready> ")
+            .env("TERM", "xterm")
+            .env_remove("LEASEHOLD_NODES")
+            .env_remove("NO_COLOR")
+            .envs(extra.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut shell = command.spawn().expect("`script` starts");
+        let screen = Arc::new(Mutex::new(String::new()));
+        let mut from = shell.stdout.take().expect("a pipe");
+        let to = Arc::clone(&screen);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(read @ 1..) = from.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
+                to.lock().expect("no panic").push_str(&text);
+            }
+        });
+        let keys = shell.stdin.take().expect("a pipe");
+        let mut session = Self {
+            shell,
+            keys,
+            screen,
+        };
+        session.type_keys("echo up and running\n");
+        session.see("up and running\r\n");
+        session
+    }
+
+    fn type_keys(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).expect("typed");
+        self.keys.flush().expect("typed");
+    }
+
+    /// Waits until this is on the screen, and forgets all up to there.
+    fn see(&self, text: &str) -> String {
+        eventually(
+            &format!("{text:?} on {:?}", self.screen.lock().expect("no panic")),
+            || {
+                let mut screen = self.screen.lock().expect("no panic");
+                let at = screen.find(text)? + text.len();
+                let seen = screen[..at].to_owned();
+                *screen = screen[at..].to_owned();
+                Some(seen)
+            },
+        )
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+/// Who holds it, on which host, with what label, since when, and how long it has been waited.
+#[test]
+fn one_line_says_who_is_waited_for() {
+    let place = Place::local();
+    let holder = place.holding(
+        "a",
+        &["--label", "nightly"],
+        "while [ ! -e go ]; do sleep 0.01; done",
+    );
+    let mut session = Session::start(&place, &[]);
+    session.type_keys("$L run a -- echo it is mine\n");
+    session.see("leasehold: waiting for ");
+    session.see(&format!(": held by pid {} on ", holder.pid()));
+    session.see("(nightly)");
+    session.see("since ");
+    std::fs::write(place.file("go"), "").expect("written");
+    session.see("it is mine\r\n");
+}
+
+#[test]
+fn colours_only_where_they_are_wanted() {
+    let place = Place::local();
+    let mut session = Session::start(&place, &[]);
+    session.type_keys("$L run a -- no-such-command\n");
+    assert!(
+        session.see("cannot run").contains("\x1b[1m\x1b[31merror:"),
+        "no colour"
+    );
+    session.type_keys("$L run a -- no-such-command 2>&1 | cat\n");
+    session.see("| cat\r\n");
+    assert!(!session.see("cannot run").contains("\x1b[31m"));
+    drop(session);
+    let mut session = Session::start(&place, &[("NO_COLOR", "1")]);
+    session.type_keys("$L run a -- no-such-command\n");
+    assert!(!session.see("cannot run").contains("\x1b[31m"));
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_the_lock_is_free() {
+    let place = Place::local();
+    let mut session = Session::start(&place, &[]);
+    session.type_keys("$L run a -c 'echo $$ > inner; sleep 60'; echo code $?\n");
+    let inner = place.await_file("inner");
+    session.type_keys("\x03");
+    session.see("code 130");
+    assert!(!lives(&inner));
+    assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
+    // While it waits.
+    let _holder = place.holding("a", &[], "sleep 60");
+    session.type_keys("$L run a -- true; echo code $?\n");
+    session.see("waiting for");
+    session.type_keys("\x03");
+    session.see("code 130");
+}
+
+/// The command reads from the terminal although it is in a group of its own, also when its
+/// output goes elsewhere.
+#[test]
+fn the_command_can_read_from_the_terminal() {
+    let place = Place::local();
+    let mut session = Session::start(&place, &[]);
+    session.type_keys("$L run a -c 'read x; echo got $x'\n");
+    session.type_keys("something\n");
+    session.see("got something");
+    session.type_keys("$L run a -c 'read x; echo got $x' > out; echo code $?\n");
+    session.type_keys("more\n");
+    session.see("code 0");
+    assert_eq!(place.read("out"), "got more\n");
+    // And the shell has its terminal back.
+    session.type_keys("echo still here\n");
+    session.see("\rstill here");
+}
+
+#[test]
+fn ctrl_z_and_fg() {
+    let place = Place::local();
+    let mut session = Session::start(&place, &[]);
+    let command = "echo $$ > inner; while [ ! -e go ]; do sleep 0.01; done; echo finished";
+    session.type_keys(&format!("$L run a --ttl 60s -c '{command}'\n"));
+    let inner = place.await_file("inner");
+    let state = |wanted: char| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", inner.trim()));
+        let stat = stat.unwrap_or_default();
+        stat.rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with(wanted))
+    };
+    session.type_keys("\x1a");
+    session.see("Stopped");
+    until("the command is stopped", || state('T'));
+    session.type_keys("echo prompt is back\n");
+    session.see("\rprompt is back");
+    session.type_keys("fg\n");
+    until("the command goes on", || state('S') || state('R'));
+    std::fs::write(place.file("go"), "").expect("written");
+    session.see("finished");
+    session.type_keys("echo code $?\n");
+    session.see("code 0");
+}
+
+#[test]
+fn breaking_is_asked_about() {
+    let place = Place::local();
+    let holder = place.holding("a", &["--ttl", "2s"], "sleep 60");
+    let page = place.ok(&["show", "a"]);
+    let owner = page
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("owner"));
+    let owner = owner.expect("an owner").trim();
+    let mut session = Session::start(&place, &[]);
+    session.type_keys(&format!("$L break a --owner {owner}; echo code $?\n"));
+    session.see("Take the lock away? [y/N] ");
+    session.type_keys("n\n");
+    session.see("code 1");
+    assert_eq!(place.run(&["run", "a", "-n", "-q", "--", "true"]).code, 75);
+    session.type_keys(&format!("$L break a --owner {owner}; echo code $?\n"));
+    session.see("Take the lock away? [y/N] ");
+    session.type_keys("y\n");
+    session.see("code 0");
+    assert_eq!(holder.end().code, 79);
+}

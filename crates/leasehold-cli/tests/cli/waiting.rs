@@ -1,0 +1,121 @@
+//! Waiting for the lock.
+
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::RedisServer;
+
+use crate::{Place, until};
+
+/// A holder that ends makes way at once.
+#[test]
+fn it_waits_for_its_turn() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let holder = place.holding(
+            "a",
+            &[],
+            "while [ ! -e go ]; do sleep 0.01; done; echo 1 >> log",
+        );
+        let next = place.spawn(&["run", "a", "-c", "echo 2 >> log"]);
+        std::thread::sleep(Duration::from_millis(100));
+        std::fs::write(place.file("go"), "").expect("written");
+        assert_eq!((holder.end().code, next.end().code), (0, 0));
+        assert_eq!(place.read("log"), "1\n2\n");
+    }
+}
+
+/// On the embedded store a waiter is woken, and one that died does not stand in the way.
+#[test]
+fn the_next_is_woken_although_the_first_waiter_died() {
+    let place = Place::local();
+    let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
+    let dead = place.spawn(&["run", "a", "--", "true"]);
+    until("it waits", || {
+        place.ok(&["show", "a"]).contains("waiters  1")
+    });
+    let next = place.spawn(&["run", "a", "--", "true"]);
+    until("both wait", || {
+        place.ok(&["show", "a"]).contains("waiters  2")
+    });
+    dead.kill();
+    std::fs::write(place.file("go"), "").expect("written");
+    assert_eq!((holder.end().code, next.end().code), (0, 0));
+    // And what it left behind is gone.
+    let sockets = std::fs::read_dir(place.file("state/leasehold/locks.db.wake"));
+    assert_eq!(sockets.expect("a directory").count(), 0);
+}
+
+/// Every signal that would end a process ends the wait, and nothing is left behind: neither
+/// a lock nor a waiter.
+#[test]
+fn signals_end_the_wait() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let holder = place.holding("a", &[], "sleep 60");
+        for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3)] {
+            let waiting = place.spawn(&["run", "a", "-v", "--", "true"]);
+            // Long enough to have asked; the outcome is the same if it has not.
+            std::thread::sleep(Duration::from_millis(300));
+            waiting.signal(signal);
+            let ran = waiting.end();
+            assert_eq!(ran.code, 128 + number, "{}", ran.err);
+        }
+        if place.nodes.is_none() {
+            assert!(place.ok(&["show", "a"]).contains("waiters  0"));
+        }
+        holder.signal("TERM");
+        assert_eq!(holder.end().code, 128 + 15);
+        assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
+    }
+}
+
+/// Time of the processor that a process has used, in ticks of 10 ms.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let fields: Vec<_> = stat
+        .rsplit_once(") ")
+        .expect("a stat")
+        .1
+        .split(' ')
+        .collect();
+    fields[11].parse::<u64>().expect("a number") + fields[12].parse::<u64>().expect("a number")
+}
+
+/// Waiting costs next to no time of the processor.
+#[test]
+fn waiting_costs_nothing() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let _holder = place.holding("a", &[], "sleep 60");
+        let waiting = place.spawn(&["run", "a", "--", "true"]);
+        std::thread::sleep(Duration::from_millis(500));
+        let (before, start) = (ticks(waiting.pid()), Instant::now());
+        std::thread::sleep(Duration::from_secs(3));
+        let used = Duration::from_millis((ticks(waiting.pid()) - before) * 10);
+        let share = used.as_secs_f64() / start.elapsed().as_secs_f64();
+        assert!(share < 0.02, "{:.1} %", share * 100.0);
+    }
+}
+
+/// Outages are not contention: who waits is told, and not after the time for contention.
+#[test]
+fn an_outage_ends_the_wait_too() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    servers[0].kill();
+    let ran = place.run(&["run", "a", "-w", "300ms", "--", "true"]);
+    assert_eq!(ran.code, 69, "{}", ran.err);
+}
+
+/// A short outage is ridden out.
+#[test]
+fn a_server_that_comes_back_is_waited_for() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    servers[0].kill();
+    let waiting = place.spawn(&["run", "a", "-w", "40s", "--", "echo", "got it"]);
+    std::thread::sleep(Duration::from_millis(300));
+    servers[0].restart();
+    let ran = waiting.end();
+    assert_eq!((ran.code, ran.out.as_str()), (0, "got it\n"), "{}", ran.err);
+}

@@ -1,0 +1,109 @@
+//! The machine's clock is set back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leasehold::{Client, Moment, TimeSource};
+
+use super::store::Store;
+use super::{LONG, client, lock};
+
+/// The system's clocks, of which one is wrong by so many microseconds.
+#[derive(Clone, Default)]
+struct Wrong(Arc<AtomicI64>);
+
+impl Wrong {
+    fn set_back(&self, by: Duration) {
+        let by = i64::try_from(by.as_micros()).expect("not so much");
+        self.0.fetch_sub(by, Ordering::Relaxed);
+    }
+}
+
+impl TimeSource for Wrong {
+    fn now(&self) -> Moment {
+        Moment::now()
+    }
+
+    fn unix_us(&self) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = u64::try_from(now.expect("after 1970").as_micros()).expect("a date");
+        now.saturating_add_signed(self.0.load(Ordering::Relaxed))
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn client_of(store: &Store, clock: &Wrong) -> Client {
+    let builder = Client::builder().node(store.url()).connect_timeout(LONG);
+    let connected = builder.time_source(clock.clone()).connect().await;
+    connected.expect("the store works")
+}
+
+/// Locks a name so many times; the tokens.
+async fn tokens(client: &Client, name: &str, times: usize) -> Vec<u64> {
+    let mut tokens = Vec::new();
+    for _ in 0..times {
+        let lease = lock(client, name).await;
+        lease.extend().await.expect("still held");
+        tokens.push(lease.token());
+        lease.release().await;
+    }
+    tokens
+}
+
+fn check_grow(tokens: &[u64]) {
+    let grow = tokens.windows(2).all(|pair| pair[0] < pair[1]);
+    assert!(grow, "{tokens:?}");
+}
+
+#[tokio::test]
+async fn names_used_before_can_be_locked_and_tokens_keep_growing() {
+    let (store, clock) = (Store::new(), Wrong::default());
+    let same = client_of(&store, &clock).await;
+    let mut all = tokens(&same, "a", 3).await;
+    clock.set_back(HOUR);
+    // The client that saw it happen, and one that did not.
+    all.extend(tokens(&same, "a", 3).await);
+    let new = client_of(&store, &clock).await;
+    all.extend(tokens(&new, "a", 3).await);
+    all.extend(tokens(&same, "a", 3).await);
+    // And a name that nobody has used.
+    check_grow(&tokens(&new, "b", 3).await);
+    // The clock is put right.
+    all.extend(tokens(&client(&store.url()).await, "a", 3).await);
+    all.extend(tokens(&new, "a", 3).await);
+    check_grow(&all);
+}
+
+/// A lock that is held does not end early or late because of it.
+#[tokio::test]
+async fn a_lock_that_is_held_stays_so_for_its_ttl() {
+    let (store, clock) = (Store::new(), Wrong::default());
+    let (holder, other) = (
+        client_of(&store, &clock).await,
+        client_of(&store, &clock).await,
+    );
+    let ttl = Duration::from_millis(1_500);
+    let before = Moment::now();
+    let mutex = holder.mutex("a");
+    let mutex = mutex.with_options(|o| super::patient(o, 1_500).without_renewal());
+    let lease = mutex.lock().await.expect("a lease");
+    clock.set_back(HOUR);
+    let next = lock(&other, "a").await;
+    assert!(Moment::now() >= before + ttl, "too early");
+    assert!(!lease.is_valid());
+    assert!(next.token() > lease.token());
+}
+
+/// The store is deleted after the clock was set back: what is new has no memory of tokens,
+/// and only the clock keeps them growing. The lock can be had at any rate.
+#[tokio::test]
+async fn the_clock_may_be_behind_before_the_store_is_made() {
+    let (store, clock) = (Store::new(), Wrong::default());
+    clock.set_back(HOUR * 24 * 365);
+    let client = client_of(&store, &clock).await;
+    let mut all = tokens(&client, "a", 3).await;
+    all.extend(tokens(&super::client(&store.url()).await, "a", 3).await);
+    check_grow(&all);
+}

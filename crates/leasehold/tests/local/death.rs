@@ -1,0 +1,121 @@
+//! Holders that die: their locks are free at once. And those that only look dead.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::puppet::Puppet;
+use super::store::Store;
+use super::until;
+
+/// What the kernel says a process does: `S` sleeps, `T` is stopped, `Z` is a zombie.
+fn state(pid: u32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
+    let (_, fields) = stat.rsplit_once(") ").expect("fields");
+    fields.chars().next().expect("a state")
+}
+
+#[test]
+fn a_killed_holder_has_nothing_for_those_who_come_after() {
+    let store = Store::new();
+    let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
+    let held = holder.lock("a");
+    assert!(other.finds_held("a"));
+    holder.kill();
+    holder.bury();
+    // The TTL is an hour.
+    assert!(other.lock("a").token > held.token);
+}
+
+#[test]
+fn those_who_wait_already_are_woken_by_a_death_although_nobody_has_buried_it() {
+    let store = Store::new();
+    let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
+    let held = holder.lock("a");
+    other.say_lock("a");
+    store.until_waiters(1);
+    holder.kill();
+    assert!(other.hear_got().token > held.token);
+    assert_eq!(state(holder.pid()), 'Z', "it was to be a zombie");
+    // Also for somebody who had not seen it alive.
+    other.kill();
+    until("a zombie", || state(other.pid()) == 'Z');
+    let mut third = Puppet::of(&store.url());
+    assert!(!third.finds_held("a"));
+    assert_eq!(state(other.pid()), 'Z', "it was to be a zombie");
+}
+
+/// The test's own process waits here, with other threads and on another client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_death_wakes_every_name_that_the_dead_held() {
+    let store = Store::new();
+    let mut holder = Puppet::of(&store.url());
+    let names = ["a", "b", "c"];
+    for name in names {
+        holder.lock(name);
+    }
+    let client = super::client(&store.url()).await;
+    let waiting: Vec<_> = names
+        .map(|name| client.mutex(name).with_options(super::forever))
+        .map(|mutex| tokio::spawn(async move { mutex.lock().await.map(|lease| lease.token()) }))
+        .into();
+    store.until_waiters(3);
+    holder.kill();
+    for one in waiting {
+        let token = tokio::time::timeout(super::LONG, one).await;
+        token.expect("in time").expect("no panic").expect("a lease");
+    }
+}
+
+#[test]
+fn a_stopped_holder_is_not_dead() {
+    let store = Store::new();
+    let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
+    let held = holder.lock("a");
+    other.say_lock("a");
+    store.until_waiters(1);
+    holder.signal(Signal::STOP);
+    until("it is stopped", || state(holder.pid()) == 'T');
+    // More than once the time after which those who wait ask again.
+    other.is_silent_for(Duration::from_millis(2_500));
+    assert!(Puppet::of(&store.url()).finds_held("a"));
+    holder.signal(Signal::CONT);
+    holder.release("a");
+    assert!(other.hear_got().token > held.token);
+}
+
+/// In the middle of a transaction, while opening, while waiting: wherever the blow falls.
+#[test]
+fn processes_killed_at_any_moment_leave_a_sound_store() {
+    let store = Store::new();
+    let file = store.dir().join("count");
+    std::fs::write(&file, "0 0").expect("written");
+    let line = format!("count a {} 1000000", file.display());
+    let start = || {
+        let mut puppet = Puppet::new();
+        puppet.say(&format!("open {}", store.url()));
+        puppet.say(&line);
+        puppet
+    };
+    let mut puppets: Vec<_> = (0..3).map(|_| start()).collect();
+    for round in 0..24 {
+        std::thread::sleep(Duration::from_millis(fastrand::u64(20..120)));
+        // The old one is killed when it is dropped.
+        let index = round % puppets.len();
+        puppets[index] = start();
+    }
+    let before = std::fs::read_to_string(&file).expect("the file");
+    until("they go on", || {
+        std::fs::read_to_string(&file).expect("the file") != before
+    });
+    drop(puppets);
+    let mut last = Puppet::of(&store.url());
+    let count = format!("count a {} 3", file.display());
+    assert_eq!(last.ask(&count), "counted", "the tokens grow all the same");
+    let check = "PRAGMA integrity_check";
+    let sound: String = store
+        .sql()
+        .query_row(check, [], |row| row.get(0))
+        .expect("an answer");
+    assert_eq!(sound, "ok");
+}

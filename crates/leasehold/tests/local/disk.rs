@@ -1,0 +1,169 @@
+//! Disks that are full or cannot be written to: small file systems of their own, which only
+//! the puppet sees and which go away with it.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::TempDir;
+
+use super::puppet::Puppet;
+use super::skip;
+
+/// A puppet with a small disk.
+struct Disk {
+    puppet: Puppet,
+    dir: TempDir,
+}
+
+const MOUNT: &str = r#"mount -t tmpfs -o size=512k tmpfs "$0" && exec "$@""#;
+
+impl Disk {
+    /// `None`, and says so, if that is not allowed here.
+    fn new(what: &str) -> Option<Self> {
+        let dir = TempDir::new();
+        let place = dir.path().to_str().expect("a path of text");
+        let wrapper = ["unshare", "--mount", "sh", "-c", MOUNT, place];
+        let tried = Command::new(wrapper[0])
+            .args(&wrapper[1..])
+            .arg("true")
+            .output();
+        let why = match tried {
+            Ok(output) if output.status.success() => {
+                let puppet = Puppet::through(&wrapper);
+                return Some(Self { puppet, dir });
+            }
+            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        skip(what, &format!("cannot mount: {}", why.trim()));
+        None
+    }
+
+    fn url(&self) -> String {
+        format!("local:{}/locks.db", self.dir.path().display())
+    }
+
+    /// A file on the disk, as this process can reach it.
+    fn file(&self, name: &str) -> PathBuf {
+        let dir = self.dir.path().strip_prefix("/").expect("an absolute path");
+        let root = PathBuf::from(format!("/proc/{}/root", self.puppet.pid()));
+        root.join(dir).join(name)
+    }
+
+    /// Fills the disk to the last byte.
+    fn fill(&self) {
+        let mut file = std::fs::File::create(self.file("fill")).expect("a file");
+        for size in [4096, 1] {
+            while file.write_all(&vec![1; size]).is_ok() {}
+        }
+    }
+
+    fn make_room(&self) {
+        std::fs::remove_file(self.file("fill")).expect("removed");
+    }
+
+    fn remount(&self, how: &str) {
+        let pid = self.puppet.pid().to_string();
+        let status = Command::new("nsenter")
+            .args(["--target", &pid, "--mount", "mount", "-o"])
+            .arg(format!("remount,{how}"))
+            .arg(self.dir.path())
+            .status();
+        assert!(status.expect("nsenter runs").success());
+    }
+
+    /// Writes until the disk says no: what is on the disk already has a little room left.
+    fn refusal(&mut self) -> String {
+        for number in 0..10_000 {
+            let said = self.puppet.ask(&format!("try {number} 3600000"));
+            if let Some(error) = said.strip_prefix("error ") {
+                return error.to_owned();
+            }
+        }
+        panic!("the disk is never full");
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_and_does_not_hang_and_works_again_when_there_is_room() {
+    let Some(mut disk) = Disk::new("a full disk") else {
+        return;
+    };
+    disk.puppet.open(&disk.url());
+    let held = disk.puppet.lock("a");
+    disk.fill();
+    let error = disk.refusal();
+    assert!(error.contains("disk is full"), "{error}");
+    assert!(error.contains("make room"), "{error}");
+    let started = Instant::now();
+    let said = disk.puppet.ask("extend a");
+    assert!(said.contains("disk is full"), "{said}");
+    disk.puppet.release("a");
+    assert!(started.elapsed() < Duration::from_secs(9), "it hung");
+    disk.make_room();
+    // The release is repeated in the background.
+    assert!(disk.puppet.lock("a").token > held.token);
+}
+
+#[test]
+fn a_store_cannot_be_made_on_a_full_disk_but_later() {
+    let Some(mut disk) = Disk::new("a new store on a full disk") else {
+        return;
+    };
+    // Before the puppet has anything there.
+    assert_eq!(disk.puppet.ask("build local:/dev/shm/../shm/none"), "built");
+    disk.fill();
+    let url = disk.url();
+    assert_eq!(disk.puppet.ask(&format!("build {url}")), "built");
+    let said = disk.puppet.ask("try a 3600000");
+    assert!(said.starts_with("error "), "{said}");
+    assert!(said.contains("full"), "{said}");
+    disk.make_room();
+    disk.puppet.lock("a");
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_to() {
+    let Some(mut disk) = Disk::new("a read-only disk") else {
+        return;
+    };
+    let url = disk.url();
+    disk.puppet.open(&url);
+    let held = disk.puppet.lock("a");
+    disk.puppet.release("a");
+    disk.remount("ro");
+    let words = ["cannot be", "check"];
+    // The client that has it open, and a new one.
+    for open in [true, false] {
+        if !open {
+            assert_eq!(disk.puppet.ask(&format!("build {url}")), "built");
+        }
+        let said = disk.puppet.ask("try a 3600000");
+        assert!(said.starts_with("error "), "{said}");
+        for word in words {
+            assert!(said.contains(word), "{said}");
+        }
+    }
+    disk.remount("rw");
+    assert!(disk.puppet.lock("a").token > held.token);
+}
+
+#[test]
+fn a_store_that_is_not_there_on_a_disk_that_cannot_be_written_to() {
+    let Some(mut disk) = Disk::new("a new store on a read-only disk") else {
+        return;
+    };
+    // When it answers, the disk is mounted.
+    assert_eq!(disk.puppet.ask("build local:/nowhere"), "built");
+    disk.remount("ro");
+    let url = disk.url();
+    let said = disk.puppet.ask(&format!("open {url}"));
+    assert!(said.starts_with("error "), "{said}");
+    assert!(said.contains("cannot make the store"), "{said}");
+    assert!(said.contains("Read-only"), "{said}");
+    assert_eq!(disk.puppet.ask(&format!("build {url}")), "built");
+    disk.remount("rw");
+    disk.puppet.lock("a");
+}

@@ -1,0 +1,225 @@
+//! Files that are no store, or not any more: an error that says what is wrong and what to do,
+//! and never a lease.
+
+use leasehold::{Client, Error};
+use rusqlite::Connection;
+
+use super::store::Store;
+use super::{LONG, client, forever};
+
+/// Whatever is asked of a client of this file is refused in these words, by asking for a
+/// lock as well as by waiting for the store.
+async fn check_refused(store: &Store, client: &Client, words: &[&str]) {
+    let locked = client.mutex("a").with_options(forever).lock().await;
+    let error = locked.expect_err("never a lease").to_string();
+    let ready = client.ready(LONG).await;
+    let unready = ready.expect_err("not ready").to_string();
+    for word in words {
+        assert!(error.contains(word), "`{word}` is not in: {error}");
+        assert!(unready.contains(word), "`{word}` is not in: {unready}");
+    }
+    let label = store.url();
+    assert!(error.contains(&label), "which file? {error}");
+    let seen = client.inspect("a").await.expect("a name");
+    assert!(!seen.is_conclusive());
+}
+
+fn build(store: &Store) -> Client {
+    let builder = Client::builder().node(store.url());
+    builder.build().expect("nothing to say yet")
+}
+
+/// Once the cause is gone, the same client works.
+async fn check_works_without_the_file(store: &Store, client: &Client) {
+    for end in ["", "-wal", "-shm", "-journal"] {
+        let _ = std::fs::remove_file(store.beside(end));
+    }
+    let locked = client.mutex("a").with_options(forever).lock().await;
+    locked.expect("a lease").release().await;
+}
+
+const WHAT_TO_DO: &str = "move it away";
+
+#[tokio::test]
+async fn random_bytes() {
+    let store = Store::new();
+    let bytes: Vec<u8> = (0..20_000).map(|_| fastrand::u8(..)).collect();
+    std::fs::write(store.path(), &bytes).expect("written");
+    let client = build(&store);
+    check_refused(&store, &client, &["not a database", WHAT_TO_DO]).await;
+    let left = std::fs::read(store.path()).expect("the file");
+    assert_eq!(left, bytes, "another's file is not touched");
+    check_works_without_the_file(&store, &client).await;
+}
+
+/// A store that was in use, with some names in it and nothing beside it.
+async fn used() -> Store {
+    let store = Store::new();
+    let user = client(&store.url()).await;
+    for number in 0..300 {
+        let name = format!("{number}-{}", "x".repeat(300));
+        let mutex = user.mutex(name).with_options(forever);
+        mutex.lock().await.expect("a lease").release().await;
+    }
+    user.shutdown(LONG).await;
+    drop(user);
+    let sql = store.sql();
+    super::until("written back", || {
+        let mode = sql.pragma_update_and_check(None, "journal_mode", "delete", |row| {
+            row.get::<_, String>(0)
+        });
+        mode.is_ok_and(|mode| mode == "delete")
+    });
+    drop(sql);
+    store
+}
+
+#[tokio::test]
+async fn a_truncated_store() {
+    let store = used().await;
+    let bytes = std::fs::read(store.path()).expect("the file");
+    // In the middle, within the first page, and within the header.
+    for length in [bytes.len() / 2, 2_000, 50] {
+        std::fs::write(store.path(), &bytes[..length]).expect("written");
+        let client = build(&store);
+        check_refused(&store, &client, &["the store cannot be used", WHAT_TO_DO]).await;
+        check_works_without_the_file(&store, &client).await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_with_damaged_pages() {
+    let store = used().await;
+    let mut bytes = std::fs::read(store.path()).expect("the file");
+    // All but the first page, which says what this file is.
+    for byte in &mut bytes[4096..] {
+        *byte = 0x5a;
+    }
+    std::fs::write(store.path(), &bytes).expect("written");
+    let client = build(&store);
+    check_refused(&store, &client, &["malformed", WHAT_TO_DO]).await;
+    check_works_without_the_file(&store, &client).await;
+}
+
+#[tokio::test]
+async fn the_database_of_another_program() {
+    let store = Store::new();
+    let theirs = Connection::open(store.path()).expect("a database");
+    theirs
+        .execute_batch("CREATE TABLE recipes (name TEXT); INSERT INTO recipes VALUES ('soup')")
+        .expect("a table");
+    let client = build(&store);
+    let words = ["not a store of leasehold", WHAT_TO_DO];
+    check_refused(&store, &client, &words).await;
+    let tables = "SELECT group_concat(name) FROM sqlite_schema";
+    let tables: String = theirs
+        .query_row(tables, [], |row| row.get(0))
+        .expect("a table");
+    assert_eq!(tables, "recipes", "nothing was added");
+    let mode: String = theirs
+        .pragma_query_value(None, "journal_mode", |row| row.get(0))
+        .expect("a mode");
+    assert_eq!(mode, "delete", "nothing was changed");
+    // One that says whose it is.
+    theirs
+        .execute_batch("DROP TABLE recipes; PRAGMA application_id = 77")
+        .expect("changed");
+    check_refused(&store, &client, &words).await;
+    drop(theirs);
+    check_works_without_the_file(&store, &client).await;
+}
+
+#[tokio::test]
+async fn a_store_of_a_newer_leasehold() {
+    let store = used().await;
+    let set = |version: i32| {
+        let set = store.sql().pragma_update(None, "user_version", version);
+        set.expect("changed");
+    };
+    set(99);
+    let client = build(&store);
+    let words = ["a newer leasehold", "format 99", "update this one"];
+    check_refused(&store, &client, &words).await;
+    set(1);
+    let locked = client.mutex("a").with_options(forever).lock().await;
+    locked.expect("a lease").release().await;
+}
+
+/// Right by its header, and yet without what must be in it.
+#[tokio::test]
+async fn a_store_without_its_tables() {
+    let store = used().await;
+    store
+        .sql()
+        .execute_batch("DROP TABLE names")
+        .expect("changed");
+    let client = build(&store);
+    let locked = client.mutex("a").with_options(forever).try_lock().await;
+    let error = locked.expect_err("never a lease").to_string();
+    assert!(error.contains("no such table: names"), "{error}");
+    assert!(error.contains(WHAT_TO_DO), "{error}");
+}
+
+#[tokio::test]
+async fn a_directory_in_place_of_a_file() {
+    let store = Store::new();
+    std::fs::create_dir(store.path()).expect("a directory");
+    let client = build(&store);
+    let words = ["the store cannot be opened", "check the path"];
+    check_refused(&store, &client, &words).await;
+    std::fs::remove_dir(store.path()).expect("removed");
+    check_works_without_the_file(&store, &client).await;
+}
+
+/// A store that goes bad while a client works with it: the lease is not believed for longer
+/// than it lasts, and no new one is given.
+#[tokio::test]
+async fn a_store_that_is_overwritten_while_in_use() {
+    let store = Store::new();
+    let client = client(&store.url()).await;
+    let lease = client.mutex("a").with_options(forever).lock().await;
+    let lease = lease.expect("a lease");
+    for end in ["", "-wal"] {
+        let length = std::fs::metadata(store.beside(end)).expect("a file").len();
+        let rubbish = vec![0x5a; usize::try_from(length).expect("small")];
+        std::fs::write(store.beside(end), rubbish).expect("written");
+    }
+    let other = build(&store);
+    let tried = other.mutex("a").with_options(forever).try_lock().await;
+    assert!(tried.is_err(), "never a lease: {tried:?}");
+    let extended = lease.extend().await;
+    assert!(extended.is_err(), "{extended:?}");
+}
+
+async fn invalid(urls: &[&str]) -> String {
+    let built = Client::builder().nodes(urls.iter().copied()).build();
+    match built.expect_err("it cannot work") {
+        Error::Invalid(invalid) => invalid.to_string(),
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn urls_that_cannot_work() {
+    let absolute = "must be absolute";
+    for (url, words) in [
+        ("local:locks.db", [absolute, "`local:/path/to/file.db`"]),
+        ("local:./locks.db", [absolute, "`local:/path/to/file.db`"]),
+        ("local:/", [absolute, "`local:/path/to/file.db`"]),
+        (
+            "local:/no/such/dir/a.db",
+            ["does not exist", "make it first"],
+        ),
+    ] {
+        let error = invalid(&[url]).await;
+        for word in words {
+            assert!(error.contains(word), "{url}: {error}");
+        }
+    }
+    let dir = Store::new();
+    for others in [&dir.url()[..], "redis://127.0.0.1:1"] {
+        let error = invalid(&[&dir.url(), others]).await;
+        assert!(error.contains("must be the only node"), "{error}");
+    }
+    assert!(!dir.path().exists(), "nothing was made");
+}

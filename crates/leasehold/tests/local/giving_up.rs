@@ -1,0 +1,82 @@
+//! Those who stop waiting leave nothing behind.
+
+use std::time::Duration;
+
+use leasehold::Error;
+
+use super::puppet::Puppet;
+use super::store::Store;
+use super::{LONG, client, forever, until};
+
+#[test]
+fn a_process_that_gives_up_leaves_no_row_and_no_socket() {
+    let store = Store::new();
+    let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
+    holder.lock("a");
+    other.say("wait a 3600000 1200");
+    store.until_waiters(1);
+    assert_eq!(store.sockets().len(), 1);
+    assert_eq!(other.hear(), "timed out");
+    assert_eq!(other.ask("shutdown"), "0 owed");
+    assert_eq!(store.waiters(), 0);
+    assert_eq!(store.sockets(), [""; 0]);
+    holder.release("a");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_future_leaves_no_row_and_no_socket() {
+    let store = Store::new();
+    let mut holder = Puppet::of(&store.url());
+    holder.lock("a");
+    let client = client(&store.url()).await;
+    let mutex = client.mutex("a").with_options(forever);
+    let waiting = tokio::spawn(async move { mutex.lock().await.map(drop) });
+    store.until_waiters(1);
+    assert_eq!(store.sockets().len(), 1);
+    waiting.abort();
+    assert!(waiting.await.expect_err("cancelled").is_cancelled());
+    assert_eq!(client.shutdown(LONG).await, 0);
+    assert_eq!(store.waiters(), 0);
+    assert_eq!(store.sockets(), [""; 0]);
+    // Nor has it taken what it did not wait for.
+    holder.release("a");
+    assert!(!Puppet::of(&store.url()).finds_held("a"));
+}
+
+/// Whoever still waits when another of the same process gives up is woken all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_who_gives_up_does_not_take_the_socket_from_another() {
+    let store = Store::new();
+    let mut holder = Puppet::of(&store.url());
+    holder.lock("a");
+    let client = client(&store.url()).await;
+    let mutex = client.mutex("a").with_options(forever);
+    let short = mutex.lock_timeout(Duration::from_millis(300)).await;
+    assert!(matches!(short, Err(Error::TimedOut { .. })), "{short:?}");
+    let waiting = tokio::spawn(async move { mutex.lock().await.map(drop) });
+    let other = client.mutex("a").with_options(forever);
+    store.until_waiters(1);
+    let short = other.lock_timeout(Duration::from_millis(300)).await;
+    assert!(matches!(short, Err(Error::TimedOut { .. })), "{short:?}");
+    store.until_waiters(1);
+    holder.release("a");
+    let got = tokio::time::timeout(LONG, waiting).await;
+    got.expect("in time").expect("no panic").expect("a lease");
+}
+
+/// Without being shut down, too, as long as the process lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_dropped_tidies_up() {
+    let store = Store::new();
+    let mut holder = Puppet::of(&store.url());
+    holder.lock("a");
+    let client = client(&store.url()).await;
+    let mutex = client.mutex("a").with_options(forever);
+    let waiting = tokio::spawn(async move { mutex.lock().await.map(drop) });
+    store.until_waiters(1);
+    waiting.abort();
+    drop(client);
+    until("no rows, no sockets", || {
+        store.waiters() == 0 && store.sockets().is_empty()
+    });
+}

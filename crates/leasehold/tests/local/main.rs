@@ -1,0 +1,70 @@
+//! The embedded store, used by real processes that are killed, stopped, put into namespaces,
+//! and given files that are none of its own.
+#![cfg(all(feature = "local", target_os = "linux"))]
+
+mod clock;
+mod death;
+mod detached;
+mod disk;
+mod files;
+mod giving_up;
+mod many;
+mod namespaces;
+mod place;
+mod puppet;
+mod replaced;
+mod store;
+mod waking;
+
+use std::time::Duration;
+
+use leasehold::{Client, Lease, Options};
+
+/// Long enough for any machine, and still a limit.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A TTL that no test lives to see the end of: what is granted sooner was not waited for.
+const FOREVER_MS: u64 = 3_600_000;
+
+/// Options that no slow machine can upset.
+fn patient(options: Options, ttl_ms: u64) -> Options {
+    let ttl = Duration::from_millis(ttl_ms);
+    options
+        .ttl(ttl)
+        .node_timeout(ttl.min(Duration::from_secs(10)))
+        .outage_patience(LONG)
+}
+
+fn forever(options: Options) -> Options {
+    patient(options, FOREVER_MS)
+}
+
+async fn client(url: &str) -> Client {
+    Client::builder()
+        .node(url)
+        .connect_timeout(LONG)
+        .connect()
+        .await
+        .expect("the store works")
+}
+
+/// Takes a lock for longer than the test runs.
+async fn lock(client: &Client, name: &str) -> Lease {
+    let mutex = client.mutex(name).with_options(forever);
+    let locked = tokio::time::timeout(LONG, mutex.lock()).await;
+    locked.expect("in time").expect("a lease")
+}
+
+/// Waits until something is so; fails if it never is.
+fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let started = std::time::Instant::now();
+    while !so() {
+        assert!(started.elapsed() < LONG, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Says, where nobody can miss it, that something was not tested.
+fn skip(what: &str, why: &str) {
+    eprintln!("\n*** SKIPPED: {what}: {why}\n");
+}

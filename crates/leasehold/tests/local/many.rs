@@ -1,0 +1,79 @@
+//! Many processes on one store.
+
+use std::path::PathBuf;
+
+use super::puppet::Puppet;
+use super::store::Store;
+
+const PROCESSES: usize = 8;
+
+/// A file that is to be counted up, beside the store.
+fn counter(store: &Store) -> PathBuf {
+    let file = store.dir().join("count");
+    std::fs::write(&file, "0 0").expect("written");
+    file
+}
+
+/// How far it was counted.
+fn counted(file: &PathBuf) -> usize {
+    let text = std::fs::read_to_string(file).expect("the file");
+    let (count, _) = text.split_once(' ').expect("two numbers");
+    count.parse().expect("a number")
+}
+
+#[test]
+fn many_processes_lose_no_update_and_none_starves() {
+    const ROUNDS: usize = 150;
+    let store = Store::new();
+    let file = counter(&store);
+    let mut puppets: Vec<_> = (0..PROCESSES).map(|_| Puppet::of(&store.url())).collect();
+    for puppet in &mut puppets {
+        puppet.say(&format!("count a {} {ROUNDS}", file.display()));
+    }
+    // That tokens grow is checked by those who count.
+    for puppet in &puppets {
+        assert_eq!(puppet.hear(), "counted");
+    }
+    assert_eq!(counted(&file), PROCESSES * ROUNDS, "a lost update");
+}
+
+/// If they did not all end up in one and the same store, two would count at once.
+#[test]
+fn all_may_make_the_same_new_store_at_the_same_moment() {
+    const ROUNDS: usize = 3;
+    let mut puppets: Vec<_> = (0..PROCESSES).map(|_| Puppet::new()).collect();
+    for _ in 0..10 {
+        let store = Store::new();
+        let file = counter(&store);
+        for puppet in &mut puppets {
+            puppet.say(&format!("open {}", store.url()));
+            puppet.say(&format!("count a {} {ROUNDS}", file.display()));
+        }
+        for puppet in &puppets {
+            assert_eq!(puppet.hear(), "open");
+            assert_eq!(puppet.hear(), "counted");
+        }
+        assert_eq!(counted(&file), PROCESSES * ROUNDS, "a lost update");
+    }
+}
+
+/// Whoever comes and goes must also write back what piles up in the log beside the file.
+#[test]
+fn the_log_does_not_grow_with_the_number_of_processes() {
+    let store = Store::new();
+    let log = || std::fs::metadata(store.beside("-wal")).map_or(0, |log| log.len());
+    let mut sizes = Vec::new();
+    for _ in 0..3 {
+        let file = counter(&store);
+        for _ in 0..8 {
+            let mut puppet = Puppet::of(&store.url());
+            let line = format!("count a {} 40", file.display());
+            // A process that has counted does not live on to tidy up at leisure.
+            assert_eq!(puppet.ask(&line), "counted");
+            assert_eq!(puppet.ask("shutdown"), "0 owed");
+            puppet.leave();
+        }
+        sizes.push(log());
+    }
+    assert!(sizes[2] < 8 << 20, "the log grows: {sizes:?}");
+}

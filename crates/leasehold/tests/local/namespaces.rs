@@ -1,0 +1,160 @@
+//! Holders in other pid namespaces, boots and time namespaces: nobody judges whether they
+//! are dead, and their locks end with their TTLs.
+
+use std::process::Command;
+use std::time::Duration;
+
+use super::puppet::{Puppet, since_boot};
+use super::store::Store;
+use super::{LONG, skip};
+
+const TTL_MS: u64 = 3_000;
+const TTL: Duration = Duration::from_millis(TTL_MS);
+
+const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+
+/// Whether new namespaces can be made here. Says so if not.
+fn may_unshare(what: &str) -> bool {
+    let tried = Command::new(UNSHARE[0])
+        .args(&UNSHARE[1..])
+        .arg("true")
+        .output();
+    let why = match tried {
+        Ok(output) if output.status.success() => return true,
+        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+        Err(error) => error.to_string(),
+    };
+    skip(what, &format!("no new pid namespace: {}", why.trim()));
+    false
+}
+
+/// A holder that cannot be judged is killed; the lock must last until its TTL is over.
+fn check_waits_for_the_ttl(holder: &mut Puppet, other: &mut Puppet) {
+    let before = since_boot();
+    let held = holder.ask_got(&format!("lock a {TTL_MS}"));
+    other.say_lock("a");
+    holder.kill();
+    holder.until_gone();
+    let got = other.hear_got();
+    assert!(got.token > held.token);
+    // What a node counts from is after what was read before it was asked.
+    assert!(got.at >= before + TTL, "{got:?} too early");
+}
+
+#[test]
+fn a_holder_in_another_pid_namespace_is_not_judged_from_outside() {
+    if !may_unshare("holders in another pid namespace") {
+        return;
+    }
+    let store = Store::new();
+    let (mut inside, mut outside) = (Puppet::through(&UNSHARE), Puppet::of(&store.url()));
+    inside.open(&store.url());
+    check_waits_for_the_ttl(&mut inside, &mut outside);
+}
+
+#[test]
+fn a_holder_outside_is_not_judged_from_a_pid_namespace() {
+    if !may_unshare("readers in another pid namespace") {
+        return;
+    }
+    let store = Store::new();
+    let (mut inside, mut outside) = (Puppet::through(&UNSHARE), Puppet::of(&store.url()));
+    inside.open(&store.url());
+    check_waits_for_the_ttl(&mut outside, &mut inside);
+}
+
+/// Those in one namespace judge each other as they do outside.
+#[test]
+fn a_holder_in_the_same_pid_namespace_is_judged() {
+    if !may_unshare("holders in the same pid namespace") {
+        return;
+    }
+    let store = Store::new();
+    let init = Puppet::through(&UNSHARE);
+    // The first in a namespace is a child of `unshare`.
+    let children = format!("/proc/{0}/task/{0}/children", init.pid());
+    super::until("unshare has a child", || {
+        std::fs::read_to_string(&children).is_ok_and(|pids| !pids.trim().is_empty())
+    });
+    let first = std::fs::read_to_string(&children).expect("its children");
+    let enter = ["nsenter", "--target", first.trim(), "--pid", "--mount"];
+    let (mut holder, mut other) = (Puppet::through(&enter), Puppet::through(&enter));
+    holder.open(&store.url());
+    other.open(&store.url());
+    let held = holder.lock("a");
+    other.say_lock("a");
+    store.until_waiters(1);
+    let outside = Puppet::of(&store.url()).finds_held("a");
+    assert!(outside, "judged from outside");
+    holder.kill();
+    holder.until_gone();
+    assert!(other.hear_got().token > held.token);
+}
+
+/// Without a `/proc` of its own namespace a process cannot tell who it is: the numbers there
+/// are those of others. It must not write down somebody else's.
+#[test]
+fn a_process_with_the_proc_of_another_namespace_is_not_judged() {
+    if !may_unshare("a namespace without a /proc of its own") {
+        return;
+    }
+    let store = Store::new();
+    let mut inside = Puppet::through(&UNSHARE[..4]);
+    inside.open(&store.url());
+    inside.lock("a");
+    assert_eq!(store.holders("a"), None);
+}
+
+/// As another container or another boot would have written them: these pids are dead here.
+#[test]
+fn foreign_rows_are_not_judged() {
+    let store = Store::new();
+    let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
+    holder.lock("a");
+    let own = store.holders("a").expect("holders");
+    let (realm, _) = own.split_once(' ').expect("a realm");
+    let (boot, namespace) = realm.split_once('/').expect("a boot and a namespace");
+    let rewrite = |holders: &str| {
+        let set = "UPDATE names SET holders = ? WHERE name = 'a' OR name = x'61'";
+        assert_eq!(store.sql().execute(set, [holders]), Ok(1));
+    };
+    for foreign in [
+        format!("00000000-0000-0000-0000-000000000000/{namespace} 4000000:1"),
+        format!("{boot}/pid:[1] 4000000:1"),
+        format!("{boot} 4000000:1"),
+        "nonsense".to_owned(),
+        String::new(),
+        format!("{realm} 4000000"),
+        format!("{realm} x:y"),
+    ] {
+        rewrite(&foreign);
+        assert!(other.finds_held("a"), "{foreign}");
+    }
+    // And it is the realm that made the difference.
+    rewrite(&format!("{realm} 4000000:1"));
+    assert!(!other.finds_held("a"));
+}
+
+/// A row of another boot counts by the wall clock.
+#[test]
+fn rows_of_another_boot_end_with_their_ttl() {
+    let store = Store::new();
+    let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
+    holder.lock("a");
+    let rewrite = |expires: Duration| {
+        let set = "UPDATE names SET clock = 'another/time:[1]', holders = 'another/pid:[1] 9:9',
+                   expires_boot_ns = 1, expires_unix_us = ?";
+        let expires = i64::try_from(expires.as_micros()).expect("a date");
+        assert_eq!(store.sql().execute(set, [expires]), Ok(1));
+    };
+    let since_1970 = || {
+        let now = std::time::SystemTime::now();
+        now.duration_since(std::time::UNIX_EPOCH).expect("a clock")
+    };
+    rewrite(since_1970() + LONG * 10);
+    assert!(other.finds_held("a"));
+    let expires = since_1970() + Duration::from_millis(1_500);
+    rewrite(expires);
+    other.lock("a");
+    assert!(since_1970() >= expires, "too early");
+}

@@ -1,0 +1,153 @@
+//! The file is deleted or replaced while it is in use: all clients meet in the new one, and
+//! tokens keep growing.
+
+use std::time::Duration;
+
+use leasehold::{Client, Lease};
+
+use super::store::Store;
+use super::{client, forever, lock};
+
+/// Whether somebody else has the lock.
+async fn is_held(client: &Client) -> bool {
+    let tried = client.mutex("a").with_options(forever).try_lock().await;
+    tried.expect("an answer").is_none()
+}
+
+/// An old client and a new one exclude each other, now and later.
+async fn check_meet(store: &Store, old: &Client, lease: Lease) {
+    let new = client(&store.url()).await;
+    let second = lock(&new, "a").await;
+    assert!(second.token() > lease.token(), "tokens keep growing");
+    let lost = lease.extend().await.expect_err("it is over");
+    assert!(lost.to_string().contains("was lost"), "{lost}");
+    assert!(!lease.is_valid());
+    assert!(is_held(old).await, "they do not meet");
+    let mut last = second.token();
+    second.release().await;
+    for _ in 0..3 {
+        for (one, other) in [(old, &new), (&new, old)] {
+            let lease = lock(one, "a").await;
+            assert!(lease.token() > last);
+            last = lease.token();
+            assert!(is_held(other).await, "two have it");
+            lease.extend().await.expect("still held");
+            lease.release().await;
+        }
+    }
+    let sound: String = store
+        .sql()
+        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+        .expect("an answer");
+    assert_eq!(sound, "ok");
+}
+
+async fn check_replaced(replace: impl AsyncFnOnce(&Store)) {
+    let store = Store::new();
+    let old = client(&store.url()).await;
+    let lease = lock(&old, "a").await;
+    replace(&store).await;
+    check_meet(&store, &old, lease).await;
+}
+
+#[tokio::test]
+async fn all_of_it_is_deleted() {
+    check_replaced(async |store: &Store| {
+        for end in ["", "-wal", "-shm"] {
+            std::fs::remove_file(store.beside(end)).expect("deleted");
+        }
+    })
+    .await;
+}
+
+/// What somebody does who does not know of the files beside it.
+#[tokio::test]
+async fn only_the_file_is_deleted() {
+    check_replaced(async |store: &Store| {
+        std::fs::remove_file(store.path()).expect("deleted");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_file_is_moved_away() {
+    check_replaced(async |store: &Store| {
+        std::fs::rename(store.path(), store.beside(".old")).expect("moved");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_whole_directory_is_replaced() {
+    let store = Store::within("inner");
+    let old = client(&store.url()).await;
+    let lease = lock(&old, "a").await;
+    let away = store.dir().with_extension("old");
+    std::fs::rename(store.dir(), away).expect("moved");
+    std::fs::create_dir(store.dir()).expect("made");
+    check_meet(&store, &old, lease).await;
+}
+
+/// A backup is put in its place, which knows nothing of what came after it.
+#[tokio::test]
+async fn an_older_copy_takes_its_place() {
+    let store = Store::new();
+    let old = client(&store.url()).await;
+    lock(&old, "a").await.release().await;
+    let backup = store.beside(".backup");
+    let path = backup.to_str().expect("a path of text");
+    store
+        .sql()
+        .execute("VACUUM INTO ?", [path])
+        .expect("copied");
+    let lease = lock(&old, "a").await;
+    for end in ["-wal", "-shm"] {
+        std::fs::remove_file(store.beside(end)).expect("deleted");
+    }
+    std::fs::rename(&backup, store.path()).expect("moved");
+    check_meet(&store, &old, lease).await;
+}
+
+/// A lock that a backup brings back is nobody's: it ends with its TTL or its process, and the
+/// token that comes next is above it all the same.
+#[tokio::test]
+async fn a_copy_that_was_made_while_the_lock_was_held_takes_its_place() {
+    let store = Store::new();
+    let old = client(&store.url()).await;
+    let lease = lock(&old, "a").await;
+    let backup = store.beside(".backup");
+    let path = backup.to_str().expect("a path of text");
+    store
+        .sql()
+        .execute("VACUUM INTO ?", [path])
+        .expect("copied");
+    for end in ["-wal", "-shm"] {
+        std::fs::remove_file(store.beside(end)).expect("deleted");
+    }
+    std::fs::rename(&backup, store.path()).expect("moved");
+    // The copy may be of any age, so the lease is over although it is in there.
+    let lost = lease.extend().await.expect_err("it is over");
+    assert!(lost.to_string().contains("was lost"), "{lost}");
+    let token = lease.token();
+    drop(lease);
+    let new = client(&store.url()).await;
+    assert!(lock(&new, "a").await.token() > token);
+}
+
+/// Those who wait find out that they wait for nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_meet_the_others_too() {
+    let store = Store::new();
+    let (holder, other) = (client(&store.url()).await, client(&store.url()).await);
+    let lease = lock(&holder, "a").await;
+    let waiting = tokio::spawn(async move { lock(&other, "a").await });
+    store.until_waiters(1);
+    for end in ["", "-wal", "-shm"] {
+        std::fs::remove_file(store.beside(end)).expect("deleted");
+    }
+    let second = waiting.await.expect("no panic");
+    assert!(second.token() > lease.token());
+    assert!(lease.extend().await.is_err());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(is_held(&holder).await);
+}

@@ -1,0 +1,89 @@
+//! A store in a directory of its own, and a look into it behind leasehold's back.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use leasehold_testkit::TempDir;
+use rusqlite::Connection;
+
+use super::{LONG, until};
+
+pub struct Store {
+    path: PathBuf,
+    _dir: TempDir,
+}
+
+impl Store {
+    pub fn new() -> Self {
+        Self::within("")
+    }
+
+    /// In a directory below the temporary one.
+    pub fn within(below: &str) -> Self {
+        let dir = TempDir::new();
+        let place = dir.path().join(below);
+        std::fs::create_dir_all(&place).expect("a directory");
+        Self {
+            path: place.join("locks.db"),
+            _dir: dir,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.path.parent().expect("a directory")
+    }
+
+    pub fn url(&self) -> String {
+        format!("local:{}", self.path.display())
+    }
+
+    /// The file itself (`""`), or one beside it.
+    pub fn beside(&self, end: &str) -> PathBuf {
+        PathBuf::from(format!("{}{end}", self.path.display()))
+    }
+
+    pub fn sql(&self) -> Connection {
+        let connection = Connection::open(&self.path).expect("the store");
+        connection.busy_timeout(LONG).expect("a timeout");
+        connection
+    }
+
+    pub fn waiters(&self) -> i64 {
+        let count = "SELECT count(*) FROM waiters";
+        let count = self.sql().query_row(count, [], |row| row.get(0));
+        count.expect("a number")
+    }
+
+    pub fn until_waiters(&self, count: i64) {
+        until("so many wait", || self.waiters() == count);
+    }
+
+    pub fn holders(&self, name: &str) -> Option<String> {
+        let holders = "SELECT holders FROM names WHERE name = ?";
+        let holders = self
+            .sql()
+            .query_row(holders, [name.as_bytes()], |row| row.get(0));
+        holders.expect("a row")
+    }
+
+    /// The names of the sockets of those who wait, or waited.
+    pub fn sockets(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.beside(".wake")) else {
+            return Vec::new();
+        };
+        let names = entries.map(|entry| entry.expect("an entry").file_name());
+        names
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect()
+    }
+}
+
+/// The middle one of what was measured.
+pub fn median(mut measured: Vec<Duration>) -> Duration {
+    measured.sort();
+    measured[measured.len() / 2]
+}
