@@ -113,7 +113,10 @@ fn defaults_agree() {
             help[at..].contains(&format!("[default: {default}]")),
             "{command} {option}"
         );
-        let line = section(command).lines().find(|line| line.contains(option));
+        let mut rows = section(command)
+            .lines()
+            .filter(|line| line.starts_with("| `"));
+        let line = rows.find(|line| line.contains(option));
         let line = line.expect("documented");
         assert!(line.contains(default), "{command} {option}: {line}");
     }

@@ -4,7 +4,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::puppet::{Puppet, since_boot};
+use rustix::process::Signal;
+
+use super::puppet::{Puppet, send, since_boot};
 use super::store::Store;
 use super::{LONG, skip};
 
@@ -71,13 +73,8 @@ fn a_holder_in_the_same_pid_namespace_is_judged() {
     }
     let store = Store::new();
     let init = Puppet::through(&UNSHARE);
-    // The first in a namespace is a child of `unshare`.
-    let children = format!("/proc/{0}/task/{0}/children", init.pid());
-    super::until("unshare has a child", || {
-        std::fs::read_to_string(&children).is_ok_and(|pids| !pids.trim().is_empty())
-    });
-    let first = std::fs::read_to_string(&children).expect("its children");
-    let enter = ["nsenter", "--target", first.trim(), "--pid", "--mount"];
+    let first = init.child_pid().to_string();
+    let enter = ["nsenter", "--target", &first, "--pid", "--mount"];
     let (mut holder, mut other) = (Puppet::through(&enter), Puppet::through(&enter));
     holder.open(&store.url());
     other.open(&store.url());
@@ -86,9 +83,9 @@ fn a_holder_in_the_same_pid_namespace_is_judged() {
     store.until_waiters(1);
     let outside = Puppet::of(&store.url()).finds_held("a");
     assert!(outside, "judged from outside");
-    holder.kill();
-    holder.until_gone();
+    send(holder.child_pid(), Signal::KILL);
     assert!(other.hear_got().token > held.token);
+    send(other.child_pid(), Signal::KILL);
 }
 
 /// Without a `/proc` of its own namespace a process cannot tell who it is: the numbers there

@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use leasehold::{Client, Error, Lease, Moment};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::{LONG, patient};
 
@@ -59,6 +60,10 @@ impl Part {
             "build" => {
                 self.client = Some(Client::builder().node(words[1]).build()?);
                 Ok("built".into())
+            }
+            "close" => {
+                self.client = None;
+                Ok("closed".into())
             }
             "lock" => self.lock(words[1], number(2), None).await,
             "wait" => {
@@ -314,15 +319,25 @@ impl Puppet {
         assert!(ended.success());
     }
 
+    /// The id of the child of a program that has started the puppet in a namespace.
+    pub fn child_pid(&self) -> i32 {
+        let children = format!("/proc/{0}/task/{0}/children", self.pid());
+        let mut child = None;
+        super::until("it has a child", || {
+            let pids = std::fs::read_to_string(&children).expect("it lives");
+            child = pids.trim().parse().ok();
+            child.is_some()
+        });
+        child.expect("found")
+    }
+
     /// Waits until all that could have answered are dead: its own children too.
     pub fn until_gone(&self) {
         until_closed(&self.lines);
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let pid = i32::try_from(self.pid()).expect("a pid");
-        let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
-        rustix::process::kill_process(pid, signal).expect("signalled");
+    pub fn signal(&self, signal: Signal) {
+        send(i32::try_from(self.pid()).expect("a pid"), signal);
     }
 
     /// How much time of the processors it has used.
@@ -337,6 +352,11 @@ impl Puppet {
         // USER_HZ, which is 100 on every Linux that there is.
         Duration::from_millis(ticks * 10)
     }
+}
+
+pub fn send(pid: i32, signal: Signal) {
+    let pid = Pid::from_raw(pid).expect("a pid");
+    kill_process(pid, signal).expect("signalled");
 }
 
 fn until_closed(lines: &Receiver<String>) {

@@ -25,7 +25,10 @@ impl Realm {
                 let link = std::fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
                 Some(link.to_string_lossy().into_owned())
             };
-            let processes = boot.as_ref().zip(namespace("pid"));
+            let processes = boot
+                .as_ref()
+                .zip(namespace("pid"))
+                .filter(|_| proc_is_ours());
             Self {
                 processes: processes.map(|(boot, pids)| format!("{boot}/{pids}")),
                 clock: format!(
@@ -36,6 +39,13 @@ impl Realm {
             }
         })
     }
+}
+
+/// Whether the ids in `/proc` mean what they mean to this process. It may be that of another
+/// namespace, where the same ids are other processes, living or dead.
+fn proc_is_ours() -> bool {
+    let own = std::process::id().to_string();
+    std::fs::read_link("/proc/self").is_ok_and(|id| id.as_os_str() == own.as_str())
 }
 
 /// This boot of this kernel, where that can be told.

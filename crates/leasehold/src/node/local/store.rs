@@ -127,7 +127,9 @@ impl Store {
                 _ => Err(damaged("it is a database, but not a store of leasehold").into()),
             }
         };
-        if ours(&self.connection)? {
+        // Both numbers are of one moment, or one could be from before another process made the
+        // store and the other from after.
+        if ours(&self.connection.transaction()?)? {
             return Ok(());
         }
         let transaction = self
@@ -175,8 +177,15 @@ impl Store {
                 let began = match find(&transaction)? {
                     Some(began) => began,
                     None => {
+                        // If the clock has gone back since the earlier epoch began, that
+                        // one's floor holds on.
+                        let earlier: Option<i64> = transaction.query_row(
+                            "SELECT max(began_us) FROM epoch",
+                            [],
+                            |row| row.get(0),
+                        )?;
                         transaction.execute("DELETE FROM epoch", [])?;
-                        let began = to_sql(now);
+                        let began = to_sql(now).max(earlier.unwrap_or(0));
                         transaction.execute(
                             "INSERT INTO epoch (identity, began_us) VALUES (?, ?)",
                             params![identity, began],
