@@ -187,7 +187,7 @@ fn node_text(seen: &Result<Option<Sighting>, leasehold::node::NodeError>) -> Str
 
 fn plain_table() -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    table.load_style(presets::NOTHING);
     table
 }
 

@@ -1,7 +1,7 @@
 //! Distributed locks that are *leases*: taken for a time, renewed while the work runs,
 //! given back early when it ends, and fenced with a token that only grows. They live on
-//! one Redis (or Valkey) server, on a majority of N independent ones (Redlock), or in
-//! the memory of this process.
+//! one Redis (or Valkey) server, on a majority of N independent ones (Redlock), in a file
+//! for the processes of one machine, or in the memory of this process.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -27,6 +27,7 @@
 //! | | default | |
 //! |---|---|---|
 //! | `redis` | yes | nodes on Redis and Valkey |
+//! | `local` | | the embedded store, `local:`, for the processes of one machine |
 //! | `tls` | | `rediss://`, with rustls |
 //! | `blocking` | | [`blocking`](crate#blocking), for programs without async |
 //! | `cancellation` | | `Lease::cancellation_token` |

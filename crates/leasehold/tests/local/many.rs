@@ -57,23 +57,21 @@ fn all_may_make_the_same_new_store_at_the_same_moment() {
     }
 }
 
-/// Whoever comes and goes must also write back what piles up in the log beside the file.
+/// Whoever comes and goes must also write back what piles up in the log beside the file:
+/// nobody stays to do it for them. All of this together writes about eight megabytes.
 #[test]
 fn the_log_does_not_grow_with_the_number_of_processes() {
     let store = Store::new();
-    let log = || std::fs::metadata(store.beside("-wal")).map_or(0, |log| log.len());
-    let mut sizes = Vec::new();
-    for _ in 0..3 {
-        let file = counter(&store);
-        for _ in 0..8 {
-            let mut puppet = Puppet::of(&store.url());
-            let line = format!("count a {} 40", file.display());
-            // A process that has counted does not live on to tidy up at leisure.
-            assert_eq!(puppet.ask(&line), "counted");
-            assert_eq!(puppet.ask("shutdown"), "0 owed");
-            puppet.leave();
-        }
-        sizes.push(log());
+    let file = counter(&store);
+    let mut largest = 0;
+    for _ in 0..24 {
+        let mut puppet = Puppet::of(&store.url());
+        let line = format!("count a {} 40", file.display());
+        assert_eq!(puppet.ask(&line), "counted");
+        assert_eq!(puppet.ask("shutdown"), "0 owed");
+        puppet.leave();
+        let log = std::fs::metadata(store.beside("-wal")).expect("a log");
+        largest = log.len().max(largest);
     }
-    assert!(sizes[2] < 8 << 20, "the log grows: {sizes:?}");
+    assert!(largest < 4 << 20, "{largest} bytes");
 }

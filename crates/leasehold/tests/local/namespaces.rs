@@ -1,6 +1,7 @@
 //! Holders in other pid namespaces, boots and time namespaces: nobody judges whether they
 //! are dead, and their locks end with their TTLs.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,19 +16,27 @@ const TTL: Duration = Duration::from_millis(TTL_MS);
 
 const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
+/// Whether this program can be run so.
+fn may_run(wrapper: &[&str]) -> Result<(), String> {
+    let tried = Command::new(wrapper[0])
+        .args(&wrapper[1..])
+        .arg(std::env::current_exe().expect("this program"))
+        .args(["--exact", "none"])
+        .output();
+    match tried {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Whether new namespaces can be made here. Says so if not.
 fn may_unshare(what: &str) -> bool {
-    let tried = Command::new(UNSHARE[0])
-        .args(&UNSHARE[1..])
-        .arg("true")
-        .output();
-    let why = match tried {
-        Ok(output) if output.status.success() => return true,
-        Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-        Err(error) => error.to_string(),
-    };
-    skip(what, &format!("no new pid namespace: {}", why.trim()));
-    false
+    let may = may_run(&UNSHARE);
+    if let Err(why) = &may {
+        skip(what, &format!("no new pid namespace: {why}"));
+    }
+    may.is_ok()
 }
 
 /// A holder that cannot be judged is killed; the lock must last until its TTL is over.
@@ -100,6 +109,35 @@ fn a_process_with_the_proc_of_another_namespace_is_not_judged() {
     inside.open(&store.url());
     inside.lock("a");
     assert_eq!(store.holders("a"), None);
+}
+
+/// A `/proc` that hides the processes of others. Who cannot see when a process started must
+/// not write down anything that somebody who can takes for another process.
+#[test]
+fn a_process_that_its_binder_cannot_see_is_not_judged_by_those_who_can() {
+    let store = Store::new();
+    let what = "a /proc that hides processes";
+    let nobody = [
+        "setpriv",
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+    ];
+    let mount = r#"mount -t proc -o hidepid=2 proc /proc && exec "$0" "$@""#;
+    let hidden = [&["unshare", "--mount", "sh", "-c", mount], &nobody[..]].concat();
+    if let Err(why) = may_run(&hidden) {
+        return skip(what, &why);
+    }
+    let everybody = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(store.dir(), everybody).expect("changed");
+    let mut holder = Puppet::through(&hidden);
+    holder.open(&store.url());
+    holder.lock("a");
+    let mut seeing = Puppet::of(&store.url());
+    assert_eq!(holder.ask(&format!("bind a {}", seeing.pid())), "bound");
+    assert!(seeing.finds_held("a"), "it lives: it is the one that asks");
 }
 
 /// As another container or another boot would have written them: these pids are dead here.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold::{Client, Lease};
 
+use super::puppet::Puppet;
 use super::store::Store;
 use super::{client, forever, lock};
 
@@ -132,6 +133,46 @@ async fn a_copy_that_was_made_while_the_lock_was_held_takes_its_place() {
     drop(lease);
     let new = client(&store.url()).await;
     assert!(lock(&new, "a").await.token() > token);
+}
+
+/// The same between processes, which share the files beside the store in other ways than the
+/// threads of one do.
+fn check_processes_meet(delete: &[&str], others: usize) {
+    let store = Store::new();
+    let mut old: Vec<_> = (0..=others).map(|_| Puppet::of(&store.url())).collect();
+    let held = old[0].lock("a");
+    for puppet in &mut old[1..] {
+        assert!(puppet.finds_held("a"));
+    }
+    for end in delete {
+        std::fs::remove_file(store.beside(end)).expect("deleted");
+    }
+    let mut new = Puppet::of(&store.url());
+    let got = new.lock("a");
+    assert!(got.token > held.token, "tokens keep growing");
+    let said = old[0].ask("extend a");
+    assert!(said.contains("was lost"), "{said}");
+    for puppet in &mut old {
+        assert!(puppet.finds_held("a"), "they do not meet");
+    }
+    new.release("a");
+    let mut last = got.token;
+    for puppet in old.iter_mut().chain([&mut new]) {
+        let got = puppet.lock("a");
+        assert!(got.token > last);
+        last = got.token;
+        puppet.release("a");
+    }
+}
+
+#[test]
+fn all_of_it_is_deleted_under_several_processes() {
+    check_processes_meet(&["", "-wal", "-shm"], 2);
+}
+
+#[test]
+fn only_the_file_is_deleted_under_several_processes() {
+    check_processes_meet(&[""], 2);
 }
 
 /// Those who wait find out that they wait for nobody.

@@ -130,6 +130,8 @@ impl Engine {
             }
             Job::Flush(done) => {
                 self.listener.take_if(|listener| listener.is_idle());
+                // The process may end before this thread does.
+                self.tidy(false);
                 let _ = done.send(());
             }
         }

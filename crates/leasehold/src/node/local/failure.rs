@@ -53,8 +53,8 @@ impl From<rusqlite::Error> for Failure {
             Some(ErrorCode::DiskFull) => NodeError::CannotPersist {
                 why: "the disk is full; make room and try again".into(),
             },
-            // Wrong types or missing columns: somebody meddled.
-            None => damaged(&text),
+            // Wrong types, missing tables or columns: somebody meddled.
+            Some(ErrorCode::Unknown) | None => damaged(&text),
             _ => NodeError::Refused { why: text },
         };
         Self::Told(told)

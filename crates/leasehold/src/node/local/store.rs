@@ -129,9 +129,11 @@ impl Store {
         };
         // Both numbers are of one moment, or one could be from before another process made the
         // store and the other from after.
-        if ours(&self.connection.transaction()?)? {
+        let transaction = self.connection.transaction()?;
+        if ours(&transaction)? {
             return Ok(());
         }
+        drop(transaction);
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
