@@ -97,11 +97,9 @@ impl Engine {
             }
             self.answer(calls);
             if self.transactions >= TIDY_EVERY {
-                self.transactions = 0;
-                self.tidy(true);
+                self.tidy();
             }
         }
-        self.tidy(false);
     }
 
     fn attend(&mut self, job: Job) {
@@ -131,7 +129,9 @@ impl Engine {
             Job::Flush(done) => {
                 self.listener.take_if(|listener| listener.is_idle());
                 // The process may end before this thread does.
-                self.tidy(false);
+                if self.store.as_ref().is_some_and(Store::is_untidy) {
+                    self.tidy();
+                }
                 let _ = done.send(());
             }
         }
@@ -194,6 +194,8 @@ impl Engine {
             let opened = open(&self.path, &self.clock);
             self.status.set(&opened);
             self.store = Some(opened?);
+            // Those before may have been killed.
+            self.tidy(false);
         }
         self.store.as_mut().ok_or(Failure::Moved)
     }
@@ -275,14 +277,25 @@ impl Engine {
         }
     }
 
-    fn tidy(&mut self, always: bool) {
-        let tidied = match &mut self.store {
-            Some(store) => store.tidy(always),
-            None => Ok(()),
-        };
+    fn tidy(&mut self) {
+        self.transactions = 0;
+        let tidied = self.try_to_tidy();
         if let Err(failure) = self.judge(tidied) {
             tracing::debug!(why = %failure.into_error(), "cannot tidy up the store");
         }
+    }
+
+    fn try_to_tidy(&mut self) -> Result<(), Failure> {
+        let sockets = self.sockets().map_err(io)?;
+        let Some(store) = &mut self.store else {
+            return Ok(());
+        };
+        for socket in store.sockets()? {
+            if sockets.is_dead(&socket) {
+                store.strike_socket(&socket)?;
+            }
+        }
+        store.tidy()
     }
 }
 

@@ -65,8 +65,13 @@ pub(super) fn describe(holders: &Holders) -> Option<String> {
     };
     let mut text = Realm::here().processes.clone()?;
     for pid in pids {
-        // One that is dead already has no start time; it stays dead.
-        let start = start_of(*pid).map_or(0, |(start, _)| start);
+        let start = match start_of(*pid) {
+            Some((start, _)) => start,
+            // Hidden: others may see it, and would take it for another one.
+            None if exists(*pid) => return None,
+            // One that is dead already has no start time; it stays dead.
+            None => 0,
+        };
         text += &format!(" {pid}:{start}");
     }
     Some(text)

@@ -330,6 +330,30 @@ impl Store {
         Ok(next)
     }
 
+    /// The sockets of all who wait.
+    pub(super) fn sockets(&self) -> Result<Vec<String>, Failure> {
+        let mut statement = self
+            .connection
+            .prepare("SELECT DISTINCT socket FROM waiters")?;
+        let sockets = statement.query_map([], |row| row.get(0))?;
+        Ok(sockets.collect::<Result<_, _>>()?)
+    }
+
+    /// Strikes all who waited at a socket.
+    pub(super) fn strike_socket(&self, socket: &str) -> Result<(), Failure> {
+        let sql = "DELETE FROM waiters WHERE socket = ?";
+        self.connection.execute(sql, [socket])?;
+        Ok(())
+    }
+
+    /// Whether it is time to [tidy](Self::tidy).
+    pub(super) fn is_untidy(&self) -> bool {
+        const MUCH: u64 = 1 << 20;
+        let mut log = self.path.clone().into_os_string();
+        log.push("-wal");
+        std::fs::metadata(log).is_ok_and(|log| log.len() > MUCH)
+    }
+
     pub(super) fn sightings(&self, of: Option<&Name>) -> Result<Vec<Sighting>, Failure> {
         let names: Vec<Vec<u8>> = match of {
             Some(name) => vec![name.as_bytes().to_vec()],
@@ -357,24 +381,33 @@ impl Store {
         Ok(seen)
     }
 
-    /// Forgets names that nobody has used for so long that a missing fence means the same.
-    /// Writes back what has piled up beside the file, when that is much or `always`.
-    pub(super) fn tidy(&mut self, always: bool) -> Result<(), Failure> {
-        const MUCH: u64 = 1 << 20;
-        let mut log = self.path.clone().into_os_string();
-        log.push("-wal");
-        if !always && std::fs::metadata(log).map_or(0, |log| log.len()) < MUCH {
-            return Ok(());
-        }
+    /// Forgets names that nobody has used for so long that a missing fence means the same,
+    /// and writes back what has piled up beside the file.
+    pub(super) fn tidy(&mut self) -> Result<(), Failure> {
         let now = Now::new(&self.clock, 0);
         self.connection.execute(
             "DELETE FROM names WHERE fence_until_us < ?1
              AND (owner IS NULL OR expires_unix_us < ?1)",
             [to_sql(now.unix_us)],
         )?;
+        self.write_back()
+    }
+
+    /// Writes everything back, and begins the log anew if nobody reads it at the moment. What
+    /// the log still has counts as not written back to the first process that opens the file
+    /// after the last has closed it, so without that it would grow from process to process.
+    fn write_back(&mut self) -> Result<(), Failure> {
+        let patience: u32 = self
+            .connection
+            .pragma_query_value(None, "busy_timeout", |row| row.get(0))?;
+        // Those who work are not to wait for this.
+        self.connection.busy_timeout(Duration::ZERO)?;
+        let written = self
+            .connection
+            .pragma(None, "wal_checkpoint", "truncate", |_| Ok(()));
         self.connection
-            .pragma_query(None, "wal_checkpoint", |_| Ok(()))?;
-        Ok(())
+            .busy_timeout(Duration::from_millis(patience.into()))?;
+        Ok(written?)
     }
 }
 

@@ -17,6 +17,9 @@ use super::rows::Waiter;
 use crate::name::Name;
 use crate::node::Bell;
 
+/// More are not remembered: who is missed asks by itself, a second later.
+const MAX_EARLY: usize = 64;
+
 /// The directory of the sockets of a store.
 pub(super) struct Sockets {
     path: PathBuf,
@@ -53,6 +56,20 @@ impl Sockets {
         }
         #[cfg(not(target_os = "linux"))]
         self.path.join(name)
+    }
+
+    /// Whether nobody listens to this socket any more. What is left of it is removed.
+    pub(super) fn is_dead(&self, name: &str) -> bool {
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        let sent = UnixDatagram::unbound().and_then(|socket| {
+            socket.set_nonblocking(true)?;
+            socket.send_to(b"0", self.address(name))
+        });
+        let dead = sent.is_err_and(|error| matches!(error.kind(), ConnectionRefused | NotFound));
+        if dead {
+            let _ = std::fs::remove_file(self.path.join(name));
+        }
+        dead
     }
 
     /// Wakes the first of these that can be woken; the ids of those before it, who are gone.
@@ -102,6 +119,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     bells: HashMap<i64, (Name, Bell)>,
+    /// Rung for by others before they were entered here.
+    early: Vec<i64>,
     deaths: Vec<Death>,
     closed: bool,
 }
@@ -139,7 +158,13 @@ impl Listener {
     }
 
     pub(super) fn enter(&self, id: i64, name: Name, bell: Bell) {
-        self.shared.state().bells.insert(id, (name, bell));
+        let mut state = self.shared.state();
+        if state.early.contains(&id) {
+            bell.ring();
+        }
+        // Ids grow: those before this one will not be entered any more.
+        state.early.retain(|early| *early > id);
+        state.bells.insert(id, (name, bell));
     }
 
     pub(super) fn strike(&self, id: i64) {
@@ -254,9 +279,14 @@ fn hear(shared: &Shared) {
     let mut message = [0; 32];
     while let Ok(length) = shared.socket.recv(&mut message) {
         let id = std::str::from_utf8(&message[..length]).ok();
-        let id = id.and_then(|text| text.parse().ok());
-        if let Some((_, bell)) = id.and_then(|id: i64| shared.state().bells.get(&id).cloned()) {
-            bell.ring();
+        let Some(id) = id.and_then(|text| text.parse().ok()) else {
+            continue;
+        };
+        let mut state = shared.state();
+        match state.bells.get(&id) {
+            Some((_, bell)) => bell.ring(),
+            None if id > 0 && state.early.len() < MAX_EARLY => state.early.push(id),
+            None => {}
         }
     }
 }
