@@ -129,9 +129,7 @@ impl Engine {
             Job::Flush(done) => {
                 self.listener.take_if(|listener| listener.is_idle());
                 // The process may end before this thread does.
-                if self.store.as_ref().is_some_and(Store::is_untidy) {
-                    self.tidy();
-                }
+                self.tidy_if_due();
                 let _ = done.send(());
             }
         }
@@ -195,7 +193,7 @@ impl Engine {
             self.status.set(&opened);
             self.store = Some(opened?);
             // Those before may have been killed.
-            self.tidy(false);
+            self.tidy_if_due();
         }
         self.store.as_mut().ok_or(Failure::Moved)
     }
@@ -274,6 +272,12 @@ impl Engine {
         let holders = self.store().and_then(|store| store.holders(name));
         if let (Ok(Some(pids)), Some(listener)) = (holders, &self.listener) {
             listener.await_deaths(name, &pids);
+        }
+    }
+
+    fn tidy_if_due(&mut self) {
+        if self.store.as_ref().is_some_and(Store::is_untidy) {
+            self.tidy();
         }
     }
 
