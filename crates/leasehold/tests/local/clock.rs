@@ -97,8 +97,7 @@ async fn a_lock_that_is_held_stays_so_for_its_ttl() {
     assert!(next.token() > lease.token());
 }
 
-/// The store is deleted after the clock was set back: what is new has no memory of tokens,
-/// and only the clock keeps them growing. The lock can be had at any rate.
+/// A store that was made while the clock was a year behind, and put right later.
 #[tokio::test]
 async fn the_clock_may_be_behind_before_the_store_is_made() {
     let (store, clock) = (Store::new(), Wrong::default());

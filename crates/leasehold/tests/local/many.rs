@@ -46,11 +46,12 @@ fn all_may_make_the_same_new_store_at_the_same_moment() {
         let store = Store::new();
         let file = counter(&store);
         for puppet in &mut puppets {
-            puppet.say(&format!("open {}", store.url()));
+            // They find the store busy for a while, and go on trying.
+            puppet.say(&format!("build {}", store.url()));
             puppet.say(&format!("count a {} {ROUNDS}", file.display()));
         }
         for puppet in &puppets {
-            assert_eq!(puppet.hear(), "open");
+            assert_eq!(puppet.hear(), "built");
             assert_eq!(puppet.hear(), "counted");
         }
         assert_eq!(counted(&file), PROCESSES * ROUNDS, "a lost update");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold::{Client, Error, Lease, Moment};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{LONG, patient};
+use super::{FOREVER_MS as FOREVER, LONG, patient};
 
 const PUPPET: &str = "LEASEHOLD_TEST_PUPPET";
 
@@ -163,8 +163,6 @@ impl Part {
         Ok("counted".into())
     }
 }
-
-const FOREVER: u64 = super::FOREVER_MS;
 
 /// Now, on the clock that all processes of the machine share.
 pub fn since_boot() -> Duration {

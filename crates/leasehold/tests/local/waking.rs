@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::Client;
 use rustix::process::Signal;
 
-use super::puppet::Puppet;
+use super::puppet::{Puppet, since_boot};
 use super::store::{Store, median};
 use super::{client, forever, until};
 
@@ -77,6 +77,25 @@ async fn a_release_wakes_who_waits_in_the_same_process() {
     assert!(median(took.clone()) <= PROMPT, "one client: {took:?}");
     let took = hand_over_within(&store, &one, &another).await;
     assert!(median(took.clone()) <= PROMPT, "two clients: {took:?}");
+}
+
+#[test]
+fn a_death_wakes_who_waits() {
+    let store = Store::new();
+    let mut other = Puppet::of(&store.url());
+    let mut took = Vec::new();
+    for _ in 0..7 {
+        let mut holder = Puppet::of(&store.url());
+        holder.lock("a");
+        other.say_lock("a");
+        store.until_waiters(1);
+        let killed = since_boot();
+        holder.kill();
+        took.push(other.hear_got().at.saturating_sub(killed));
+        other.release("a");
+        store.until_waiters(0);
+    }
+    assert!(median(took.clone()) <= PROMPT, "{took:?}");
 }
 
 #[test]
