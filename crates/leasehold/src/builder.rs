@@ -321,10 +321,9 @@ fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>,
     let start = |opened| match opened {
         Opened::Node(node) => node,
         #[cfg(all(feature = "local", unix))]
-        Opened::Local(path) => Arc::new(crate::node::local::LocalNode::start(
-            &path,
-            settings.clock.clone(),
-        )) as Arc<dyn Node>,
+        Opened::Local(path) => {
+            Arc::new(crate::node::local::LocalNode::start(&path, settings)) as Arc<dyn Node>
+        }
         #[cfg(feature = "redis")]
         Opened::Redis(target) => Arc::new(crate::node::redis::RedisNode::start(
             *target,

@@ -171,7 +171,6 @@ fn all_of_it_is_deleted_under_several_processes() {
 }
 
 #[test]
-#[ignore = "a process that has not noticed yet keeps the others from the new file: disk I/O error"]
 fn only_the_file_is_deleted_under_several_processes() {
     check_processes_meet(&[""], 2);
 }

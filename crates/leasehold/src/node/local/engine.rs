@@ -13,6 +13,7 @@ use super::failure::Failure;
 use super::rows::Waiter;
 use super::store::{Outcome, Store};
 use super::waking::{Listener, Sockets};
+use crate::builder::NodeSettings;
 use crate::clock::Clock;
 use crate::inspect::Sighting;
 use crate::name::Name;
@@ -22,8 +23,6 @@ use crate::node::{Bell, Call, NodeError, Vote};
 const MAX_BATCH: usize = 256;
 /// After so many transactions it is time to tidy up.
 const TIDY_EVERY: u32 = 1000;
-/// How long opening may wait for others who open the file too.
-const OPEN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Something to do.
 pub(super) enum Job {
@@ -46,6 +45,8 @@ pub(super) enum Job {
 pub(super) struct Engine {
     path: PathBuf,
     clock: Clock,
+    /// How long opening may wait for others who open the file too.
+    open_patience: Duration,
     jobs: Receiver<Job>,
     status: Arc<Status>,
     store: Option<Store>,
@@ -53,20 +54,21 @@ pub(super) struct Engine {
     sockets: Option<Arc<Sockets>>,
     listener: Option<Listener>,
     /// The watches of this process, by their rows.
-    watches: HashMap<u64, (i64, Name)>,
+    watches: HashMap<u64, (Waiter, Name)>,
     transactions: u32,
 }
 
 impl Engine {
     pub(super) fn new(
         path: PathBuf,
-        clock: Clock,
+        settings: &NodeSettings,
         jobs: Receiver<Job>,
         status: Arc<Status>,
     ) -> Self {
         Self {
             path,
-            clock,
+            clock: settings.clock.clone(),
+            open_patience: settings.connect_timeout,
             jobs,
             status,
             store: None,
@@ -112,11 +114,11 @@ impl Engine {
                 }
             }
             Job::Unwatch { watch } => {
-                if let Some((id, name)) = self.watches.remove(&watch) {
+                if let Some((waiter, name)) = self.watches.remove(&watch) {
                     if let Some(listener) = &self.listener {
-                        listener.strike(id);
+                        listener.strike(waiter.id);
                     }
-                    self.strike(&name, vec![id]);
+                    self.strike(&name, vec![waiter]);
                 }
             }
             Job::Survey(name, reply) => {
@@ -189,11 +191,9 @@ impl Engine {
         }
         if self.store.is_none() {
             self.patience = None;
-            let opened = open(&self.path, &self.clock);
+            let opened = open(&self.path, &self.clock, self.open_patience);
             self.status.set(&opened);
             self.store = Some(opened?);
-            // Those before may have been killed.
-            self.tidy_if_due();
         }
         self.store.as_mut().ok_or(Failure::Moved)
     }
@@ -212,7 +212,7 @@ impl Engine {
     fn watch(&mut self, watch: u64, name: &Name, bell: &Bell) -> Result<(), Failure> {
         let listener = match self.listener.take() {
             Some(listener) => listener,
-            None => self.sockets().and_then(Listener::start).map_err(io)?,
+            None => self.listen().map_err(io)?,
         };
         let entered = self
             .store()
@@ -221,13 +221,23 @@ impl Engine {
         let listener = self.listener.insert(listener);
         let (id, holders) = entered?;
         listener.enter(id, name.clone(), bell.clone());
-        self.watches.insert(watch, (id, name.clone()));
+        let socket = listener.socket().to_owned();
+        self.watches
+            .insert(watch, (Waiter { id, socket }, name.clone()));
         match holders {
             Some(pids) => listener.await_deaths(name, &pids),
             // It became free before anybody knew that somebody waits.
             None => bell.ring(),
         }
         Ok(())
+    }
+
+    /// Starts to listen; in a new directory if that for the sockets was deleted.
+    fn listen(&mut self) -> std::io::Result<Listener> {
+        self.sockets().and_then(Listener::start).or_else(|_| {
+            self.sockets = None;
+            self.sockets().and_then(Listener::start)
+        })
     }
 
     fn sockets(&mut self) -> std::io::Result<Arc<Sockets>> {
@@ -249,7 +259,7 @@ impl Engine {
     }
 
     /// Strikes waiters; if the name is free, the next is woken.
-    fn strike(&mut self, name: &Name, mut gone: Vec<i64>) {
+    fn strike(&mut self, name: &Name, mut gone: Vec<Waiter>) {
         while !gone.is_empty() {
             let next = self
                 .store()
@@ -310,15 +320,15 @@ fn io(error: std::io::Error) -> Failure {
 }
 
 /// Opens the file, however many others do so at the same time.
-fn open(path: &std::path::Path, clock: &Clock) -> Result<Store, Failure> {
+fn open(path: &std::path::Path, clock: &Clock, patience: Duration) -> Result<Store, Failure> {
     let started = clock.now();
     loop {
-        let opened = Store::open(path, clock.clone(), OPEN_PATIENCE);
+        let opened = Store::open(path, clock.clone(), patience);
         let again = matches!(
             opened,
             Err(Failure::Moved | Failure::Told(NodeError::Unreachable { .. }))
         );
-        if !again || clock.now().saturating_duration_since(started) > OPEN_PATIENCE {
+        if !again || clock.now().saturating_duration_since(started) > patience {
             return opened;
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -53,6 +53,12 @@ impl From<rusqlite::Error> for Failure {
             Some(ErrorCode::DiskFull) => NodeError::CannotPersist {
                 why: "the disk is full; make room and try again".into(),
             },
+            Some(ErrorCode::SystemIoFailure) => NodeError::Refused {
+                why: format!(
+                    "the store cannot be read or written ({text}); check the disk, and whether \
+                     somebody deleted or replaced files beside it (-wal, -shm) while it was in use"
+                ),
+            },
             // Wrong types, missing tables or columns: somebody meddled.
             Some(ErrorCode::Unknown) | None => damaged(&text),
             _ => NodeError::Refused { why: text },

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::{Bell, Call, Flush, Node, NodeError, Survey, Watch};
-use crate::clock::Clock;
+use crate::builder::NodeSettings;
 use crate::name::Name;
 use engine::{Engine, Job};
 use failure::Failure;
@@ -71,13 +71,21 @@ pub(crate) fn path_of(url: &str) -> Result<PathBuf, String> {
             "the path of a local store must be absolute; {FORMS}"
         ));
     }
-    match path.parent() {
-        Some(parent) if parent.is_dir() => Ok(path),
-        _ => Err(format!(
+    resolved(&path).ok_or_else(|| {
+        format!(
             "the directory of {} does not exist; make it first",
             path.display()
-        )),
+        )
+    })
+}
+
+/// Without symbolic links: what belongs to a file lies beside it, not beside the link.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    if let Ok(path) = path.canonicalize() {
+        return Some(path);
     }
+    let parent = path.parent()?.canonicalize().ok()?;
+    Some(parent.join(path.file_name()?))
 }
 
 fn default_path() -> Result<PathBuf, String> {
@@ -102,10 +110,10 @@ fn default_path() -> Result<PathBuf, String> {
 
 impl LocalNode {
     /// Starts to open the file, in a thread that lives as long as this node.
-    pub(crate) fn start(path: &Path, clock: Clock) -> Self {
+    pub(crate) fn start(path: &Path, settings: &NodeSettings) -> Self {
         let (jobs, inbox) = channel();
         let status = Arc::new(Status::default());
-        let engine = Engine::new(path.to_owned(), clock, inbox, Arc::clone(&status));
+        let engine = Engine::new(path.to_owned(), settings, inbox, Arc::clone(&status));
         let thread = std::thread::Builder::new().name("leasehold-local".into());
         if let Err(error) = thread.spawn(move || engine.run()) {
             let why = format!("cannot start a thread for the store: {error}");

@@ -12,8 +12,9 @@ use crate::node::Holders;
 pub(super) struct Realm {
     /// This boot of this kernel, and this pid namespace.
     processes: Option<String>,
-    /// This boot, and this time namespace: within it, boot-time clocks agree.
-    pub(super) clock: String,
+    /// This boot, and this time namespace: within it, boot-time clocks agree. `None` if that
+    /// cannot be told: then wall clocks must do.
+    pub(super) clock: Option<String>,
 }
 
 impl Realm {
@@ -31,11 +32,7 @@ impl Realm {
                 .filter(|_| proc_is_ours());
             Self {
                 processes: processes.map(|(boot, pids)| format!("{boot}/{pids}")),
-                clock: format!(
-                    "{}/{}",
-                    boot.unwrap_or_default(),
-                    namespace("time").unwrap_or_default()
-                ),
+                clock: boot.map(|boot| format!("{boot}/{}", namespace("time").unwrap_or_default())),
             }
         })
     }
@@ -54,7 +51,15 @@ pub(super) fn boot_id() -> Option<String> {
     Some(id.trim().to_owned())
 }
 
-/// The processes that hold a claim, as the store keeps them: `realm pid:start pid:start`.
+/// A process that holds a lock, or a whole process group.
+struct Process {
+    pid: u32,
+    start: u64,
+    /// It leads a process group, and stands for all of it.
+    group: bool,
+}
+
+/// The processes that hold a claim, as the store keeps them: `realm pid:start pid:start:group`.
 /// `None` if nobody must be alive for it, or if that cannot be told here.
 pub(super) fn describe(holders: &Holders) -> Option<String> {
     let own = [std::process::id()];
@@ -64,64 +69,108 @@ pub(super) fn describe(holders: &Holders) -> Option<String> {
         Holders::Processes(pids) => pids,
     };
     let mut text = Realm::here().processes.clone()?;
-    for pid in pids {
-        let start = match start_of(*pid) {
-            Some((start, _)) => start,
+    // Our own group has others in it, who have nothing to do with the lock.
+    let our_group = stat_of(std::process::id()).map(|stat| stat.group);
+    for &pid in pids {
+        let (start, group) = match stat_of(pid) {
+            Some(stat) => (stat.start, stat.group),
             // Hidden: others may see it, and would take it for another one.
-            None if exists(*pid) => return None,
+            None if exists(pid) => return None,
             // One that is dead already has no start time; it stays dead.
-            None => 0,
+            None => (0, 0),
         };
-        text += &format!(" {pid}:{start}");
+        let leads = group == pid && our_group != Some(group);
+        text += &format!(" {pid}:{start}{}", if leads { ":group" } else { "" });
     }
     Some(text)
 }
 
 /// The processes in such a text, if it is of this realm.
-fn parse(holders: &str) -> Option<Vec<(u32, u64)>> {
+fn parse(holders: &str) -> Option<Vec<Process>> {
     let mut words = holders.split(' ');
     if words.next() != Realm::here().processes.as_deref() {
         return None;
     }
     words
         .map(|word| {
-            let (pid, start) = word.split_once(':')?;
-            Some((pid.parse().ok()?, start.parse().ok()?))
+            let mut parts = word.split(':');
+            Some(Process {
+                pid: parts.next()?.parse().ok()?,
+                start: parts.next()?.parse().ok()?,
+                group: parts.next() == Some("group"),
+            })
         })
         .collect()
 }
 
 /// Whether all holders are certainly dead.
 pub(super) fn all_dead(holders: &str) -> bool {
-    parse(holders).is_some_and(|all| all.iter().all(|(pid, start)| is_dead(*pid, *start)))
+    parse(holders).is_some_and(|all| all.iter().all(Process::is_dead))
 }
 
 /// The ids of those that are alive as far as can be told.
 pub(super) fn living(holders: &str) -> Vec<u32> {
     let all = parse(holders).unwrap_or_default();
-    let living = all.iter().filter(|(pid, start)| !is_dead(*pid, *start));
-    living.map(|(pid, _)| *pid).collect()
+    let living = all.iter().filter(|process| !process.is_dead());
+    living.map(|process| process.pid).collect()
 }
 
-fn is_dead(pid: u32, start: u64) -> bool {
-    match start_of(pid) {
-        Some((now, running)) => now != start || !running,
-        None => !exists(pid),
+impl Process {
+    fn is_dead(&self) -> bool {
+        let dead = match stat_of(self.pid) {
+            Some(stat) => stat.start != self.start || !stat.running,
+            None => !exists(self.pid),
+        };
+        // What it started may live on in its group.
+        dead && !(self.group && group_lives(self.pid))
     }
 }
 
-/// When a process started, in ticks since boot, and whether it still runs: one that has
-/// ended and was not waited for yet does not.
-fn start_of(pid: u32) -> Option<(u64, bool)> {
+fn to_pid(pid: u32) -> Option<rustix::process::Pid> {
+    i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+}
+
+/// Whether anybody lives in a process group. Those that have ended and were not waited for
+/// do not; if nobody can be seen, there may be somebody all the same.
+fn group_lives(group: u32) -> bool {
+    let Some(id) = to_pid(group) else {
+        return false;
+    };
+    if rustix::process::test_kill_process_group(id) == Err(rustix::io::Errno::SRCH) {
+        return false;
+    }
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let members: Vec<_> = pids
+        .filter_map(stat_of)
+        .filter(|stat| stat.group == group)
+        .collect();
+    members.is_empty() || members.iter().any(|stat| stat.running)
+}
+
+/// What is known of a process.
+struct Stat {
+    group: u32,
+    /// In ticks since boot.
+    start: u64,
+    /// Not if it has ended and was not waited for yet.
+    running: bool,
+}
+
+fn stat_of(pid: u32) -> Option<Stat> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The program's name stands in parentheses and may hold anything.
     let (_, fields) = stat.rsplit_once(") ")?;
-    let mut fields = fields.split(' ');
-    let state = fields.next()?;
-    let start = fields.nth(18)?.parse().ok()?;
-    // The first thread may have ended while others run on.
-    let running = !matches!(state, "Z" | "X") || threads(pid) > 1;
-    Some((start, running))
+    let fields: Vec<_> = fields.split(' ').collect();
+    let state = *fields.first()?;
+    Some(Stat {
+        group: fields.get(2)?.parse().ok()?,
+        start: fields.get(19)?.parse().ok()?,
+        // The first thread may have ended while others run on.
+        running: !matches!(state, "Z" | "X") || threads(pid) > 1,
+    })
 }
 
 fn threads(pid: u32) -> usize {
@@ -130,13 +179,8 @@ fn threads(pid: u32) -> usize {
 
 /// `/proc` may hide the processes of others; whether there is one can be told all the same.
 fn exists(pid: u32) -> bool {
-    let Some(pid) = i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-    else {
-        return false;
-    };
-    rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
+    to_pid(pid)
+        .is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -170,6 +214,33 @@ mod tests {
         let own = describe(&Holders::ThisProcess).unwrap();
         let with_own = format!("{text} {}", own.split(' ').next_back().unwrap());
         assert!(!all_dead(&with_own));
+    }
+
+    /// What a process started may live on when it is dead, in its process group.
+    #[test]
+    fn a_process_that_leads_a_group_stands_for_all_of_it() {
+        use std::io::{BufRead, BufReader};
+        use std::os::unix::process::CommandExt;
+        let mut leader = Command::new("sh")
+            .args(["-c", "sleep 1000 <&- >&- & echo up; read x"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = leader.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let text = describe(&Holders::Processes([leader.id()].into())).unwrap();
+        assert!(text.ends_with(":group"), "{text}");
+        drop(leader.stdin.take());
+        leader.wait().unwrap();
+        assert!(!all_dead(&text));
+        let group = to_pid(leader.id()).unwrap();
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
+        while !all_dead(&text) {
+            std::thread::yield_now();
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(super) struct Row {
 }
 
 /// Somebody who waits for a lock.
+#[derive(Clone)]
 pub(super) struct Waiter {
     pub(super) id: i64,
     pub(super) socket: String,
@@ -30,7 +31,7 @@ pub(super) struct Waiter {
 /// Both clocks at one moment.
 pub(super) struct Now {
     pub(super) unix_us: u64,
-    boot: Moment,
+    pub(super) boot: Moment,
 }
 
 impl Now {
@@ -68,7 +69,7 @@ pub(super) fn read(connection: &Connection, name: &Name, now: &Now) -> Result<Ro
         .query_row([name.as_bytes()], |row| {
             let clock: Option<String> = row.get(2)?;
             let (boot_ns, unix_us): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
-            let remaining = if clock.as_deref() == Some(&Realm::here().clock) {
+            let remaining = if clock.is_some() && clock == Realm::here().clock {
                 boot_ns
                     .map(|ns| Moment::from_nanos(from_sql(ns)).saturating_duration_since(now.boot))
             } else {
@@ -133,7 +134,7 @@ pub(super) fn write(
             claim.name().as_bytes(),
             owner,
             holders,
-            owner.map(|_| &Realm::here().clock),
+            owner.and(Realm::here().clock.as_ref()),
             owner.map(|_| to_sql((now.boot + ttl).as_nanos())),
             owner.map(|_| until(now.unix_us, ttl)),
             fence.map(to_sql),

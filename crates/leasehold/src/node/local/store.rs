@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
 use super::failure::{Failure, damaged};
-use super::process;
+use super::process::{self, Realm};
 use super::rows::{Now, Waiter, from_sql, judge, living_holders, read, to_sql, waiters, write};
 use crate::clock::Clock;
 use crate::inspect::Sighting;
@@ -160,39 +160,26 @@ impl Store {
         let FileId { device, inode } = self.file;
         let boot = process::boot_id().unwrap_or_default();
         let identity = format!("{boot} {device}:{inode}");
-        let find = |connection: &Connection| {
-            connection
-                .query_row(
-                    "SELECT began_us FROM epoch WHERE identity = ?",
-                    [&identity],
-                    |row| row.get::<_, i64>(0),
-                )
-                .optional()
-        };
-        let began = match find(&self.connection)? {
+        let known = epoch_of(&self.connection, &identity)?;
+        let began = match known {
             Some(began) => began,
             None => {
-                let now = self.clock.unix_us().max(self.highest_fence()?);
                 let transaction = self
                     .connection
                     .transaction_with_behavior(TransactionBehavior::Immediate)?;
-                let began = match find(&transaction)? {
+                let began = match epoch_of(&transaction, &identity)? {
                     Some(began) => began,
                     None => {
-                        // If the clock has gone back since the earlier epoch began, that
-                        // one's floor holds on.
-                        let earlier: Option<i64> = transaction.query_row(
-                            "SELECT max(began_us) FROM epoch",
-                            [],
-                            |row| row.get(0),
-                        )?;
-                        transaction.execute("DELETE FROM epoch", [])?;
-                        let began = to_sql(now).max(earlier.unwrap_or(0));
+                        // If the clock has gone back since an earlier epoch began, that one's
+                        // floor holds on. Earlier ones stay: readers that are told different
+                        // boots (containers can be) do not end each other's.
                         transaction.execute(
-                            "INSERT INTO epoch (identity, began_us) VALUES (?, ?)",
-                            params![identity, began],
+                            "INSERT INTO epoch (identity, began_us) VALUES (?1, max(?2,
+                                 coalesce((SELECT max(fence) FROM names), 0),
+                                 coalesce((SELECT max(began_us) FROM epoch), 0)))",
+                            params![identity, to_sql(self.clock.unix_us())],
                         )?;
-                        began
+                        epoch_of(&transaction, &identity)?.unwrap_or(i64::MAX)
                     }
                 };
                 transaction.commit()?;
@@ -223,8 +210,7 @@ impl Store {
         {
             return Ok(outcomes);
         }
-        let highest = self.highest_fence_if_ahead(calls)?;
-        let now = Now::new(&self.clock, highest);
+        let now = Now::new(&self.clock, self.clock_at_least(calls)?);
         let floor = self.floor;
         let transaction = self
             .connection
@@ -264,20 +250,18 @@ impl Store {
     }
 
     /// The node's clock does not go back: if the machine's was set back, the highest token
-    /// granted takes its place. Looked for only when a token says that this may be so.
-    fn highest_fence_if_ahead(&self, calls: &[Call]) -> Result<u64, Failure> {
+    /// granted, or the beginning of the epoch, takes its place. Looked for only when a token
+    /// says that this may be so.
+    fn clock_at_least(&self, calls: &[Call]) -> Result<u64, Failure> {
         let cap = self.clock.unix_us().saturating_add(CONSTANTS.skew_us());
-        match calls.iter().any(|call| call.claim().token() > cap) {
-            true => self.highest_fence(),
-            false => Ok(0),
+        if calls.iter().all(|call| call.claim().token() <= cap) {
+            return Ok(0);
         }
-    }
-
-    fn highest_fence(&self) -> Result<u64, Failure> {
         let highest: Option<i64> =
             self.connection
                 .query_row("SELECT max(fence) FROM names", [], |row| row.get(0))?;
-        Ok(highest.map_or(0, from_sql))
+        let began = self.floor.saturating_sub(CONSTANTS.skew_us());
+        Ok(highest.map_or(0, from_sql).max(began))
     }
 
     /// Enters somebody who waits for a name. Who they wait for: the living holders, or `None`
@@ -311,16 +295,17 @@ impl Store {
     pub(super) fn strike_waiters(
         &mut self,
         name: &Name,
-        ids: &[i64],
+        gone: &[Waiter],
     ) -> Result<Vec<Waiter>, Failure> {
         let now = Now::new(&self.clock, 0);
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for id in ids {
+        for Waiter { id, socket } in gone {
+            // Ids begin anew in a new file.
             transaction
-                .prepare_cached("DELETE FROM waiters WHERE id = ?")?
-                .execute([id])?;
+                .prepare_cached("DELETE FROM waiters WHERE id = ? AND socket = ?")?
+                .execute(params![id, socket])?;
         }
         let next = match read(&transaction, name, &now)?.owner {
             None => waiters(&transaction, name)?,
@@ -385,10 +370,16 @@ impl Store {
     /// and writes back what has piled up beside the file.
     pub(super) fn tidy(&mut self) -> Result<(), Failure> {
         let now = Now::new(&self.clock, 0);
+        // A lock is timed as in `rows::read`: the wall clock may have been set.
         self.connection.execute(
-            "DELETE FROM names WHERE fence_until_us < ?1
-             AND (owner IS NULL OR expires_unix_us < ?1)",
-            [to_sql(now.unix_us)],
+            "DELETE FROM names WHERE fence_until_us < ?1 AND (owner IS NULL
+                 OR CASE WHEN clock IS NOT NULL AND clock = ?2 THEN expires_boot_ns <= ?3
+                         ELSE expires_unix_us <= ?1 END)",
+            params![
+                to_sql(now.unix_us),
+                Realm::here().clock,
+                to_sql(now.boot.as_nanos())
+            ],
         )?;
         self.write_back()
     }
@@ -400,33 +391,61 @@ impl Store {
         let patience: u32 = self
             .connection
             .pragma_query_value(None, "busy_timeout", |row| row.get(0))?;
-        // Those who work are not to wait for this.
+        // Those who work are not to wait for this: nearly everything is written, and waited
+        // for, without keeping them out; then little is left to do while they are.
         self.connection.busy_timeout(Duration::ZERO)?;
-        let written = self
-            .connection
-            .pragma(None, "wal_checkpoint", "truncate", |_| Ok(()));
+        let written = ["passive", "truncate"].into_iter().try_for_each(|how| {
+            self.connection
+                .pragma(None, "wal_checkpoint", how, |_| Ok(()))
+        });
         self.connection
             .busy_timeout(Duration::from_millis(patience.into()))?;
         Ok(written?)
     }
 }
 
+fn epoch_of(connection: &Connection, identity: &str) -> Result<Option<i64>, Failure> {
+    let sql = "SELECT max(began_us) FROM epoch WHERE identity = ?";
+    Ok(connection.query_row(sql, [identity], |row| row.get(0))?)
+}
+
 /// Makes the file if there is none, so that only its owner can read it: owner values are
 /// secrets. It is not opened if it is there, because closing it again would let go of the
 /// locks that another connection of this process has on it.
 fn create_private(path: &Path) -> Result<FileId, Failure> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut options = std::fs::OpenOptions::new();
-    let created = options.write(true).create_new(true).mode(0o600).open(path);
-    match created {
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        Err(error) => {
+    if !path.exists() {
+        create(path).map_err(|error| {
             let why = format!("cannot make the store {}: {error}", path.display());
-            return Err(NodeError::Unusable { why }.into());
-        }
+            Failure::Told(NodeError::Unusable { why })
+        })?;
     }
     file_id(path).map_err(|_| Failure::Moved)
+}
+
+/// One process at a time. What an earlier file of the same name has left beside it, when only
+/// the file itself was deleted, would be taken for this one's.
+fn create(path: &Path) -> std::io::Result<()> {
+    use rustix::fs::{FlockOperation, flock};
+    use std::os::unix::fs::OpenOptionsExt;
+    let beside = |end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        PathBuf::from(name)
+    };
+    let mut private = std::fs::OpenOptions::new();
+    private.write(true).create(true).mode(0o600);
+    let turn = private.open(beside(".lock"))?;
+    flock(&turn, FlockOperation::LockExclusive)?;
+    if path.exists() {
+        return Ok(());
+    }
+    for end in ["-wal", "-shm", "-journal"] {
+        match std::fs::remove_file(beside(end)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    private.create_new(true).open(path).map(drop)
 }
 
 fn file_id(path: &Path) -> std::io::Result<FileId> {

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,8 @@ const MAX_EARLY: usize = 64;
 /// The directory of the sockets of a store.
 pub(super) struct Sockets {
     path: PathBuf,
+    /// The permissions of the store.
+    mode: u32,
     /// A short way there: the paths of sockets may be about 100 bytes long.
     #[cfg(target_os = "linux")]
     dir: OwnedFd,
@@ -37,71 +39,101 @@ impl Sockets {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        Ok(Self {
+        let sockets = Self {
             #[cfg(target_os = "linux")]
             dir: {
                 use rustix::fs::{Mode, OFlags, open};
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 open(&path, flags, Mode::empty())?
             },
+            mode: std::fs::metadata(store)?.mode(),
             path,
-        })
+        };
+        sockets.share(&sockets.path)?;
+        Ok(sockets)
     }
 
-    fn address(&self, name: &str) -> PathBuf {
+    /// Lets those in who may write the store: its group, or everybody.
+    fn share(&self, path: &Path) -> std::io::Result<()> {
+        let group = if self.mode & 0o020 == 0 { 0 } else { 0o070 };
+        let others = if self.mode & 0o002 == 0 { 0 } else { 0o007 };
+        let mode = std::fs::Permissions::from_mode(0o700 | group | others);
+        match std::fs::set_permissions(path, mode) {
+            // It is another's, who has done so.
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+            done => done,
+        }
+    }
+
+    /// The way to a socket. The names of sockets come from a file that others write: one that
+    /// leads elsewhere is none.
+    fn address(&self, name: &str) -> std::io::Result<PathBuf> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+        if !name.ends_with(".sock") || !name.chars().all(plain) {
+            return Err(std::io::ErrorKind::NotFound.into());
+        }
         #[cfg(target_os = "linux")]
         {
             use std::os::fd::AsRawFd;
-            PathBuf::from(format!("/proc/self/fd/{}/{name}", self.dir.as_raw_fd()))
+            let dir = self.dir.as_raw_fd();
+            Ok(PathBuf::from(format!("/proc/self/fd/{dir}/{name}")))
         }
         #[cfg(not(target_os = "linux"))]
-        self.path.join(name)
+        Ok(self.path.join(name))
+    }
+
+    /// Sends a message, without waiting.
+    fn send(&self, name: &str, message: &str) -> Sent {
+        use std::io::ErrorKind::{ConnectionRefused, NotFound};
+        let sent = self.address(name).and_then(|address| {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            socket.send_to(message.as_bytes(), address)
+        });
+        match sent {
+            Ok(_) => Sent::Heard,
+            Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => {
+                self.remove(name);
+                Sent::Gone
+            }
+            // It has more to read than it can hold, and will look at everything; or it is
+            // another user's, who lets nobody knock.
+            Err(_) => Sent::Unknown,
+        }
+    }
+
+    fn remove(&self, name: &str) {
+        if let Ok(address) = self.address(name) {
+            let _ = std::fs::remove_file(address);
+        }
     }
 
     /// Whether nobody listens to this socket any more. What is left of it is removed.
     pub(super) fn is_dead(&self, name: &str) -> bool {
-        use std::io::ErrorKind::{ConnectionRefused, NotFound};
-        let sent = UnixDatagram::unbound().and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            socket.send_to(b"0", self.address(name))
-        });
-        let dead = sent.is_err_and(|error| matches!(error.kind(), ConnectionRefused | NotFound));
-        if dead {
-            let _ = std::fs::remove_file(self.path.join(name));
-        }
-        dead
+        matches!(self.send(name, "0"), Sent::Gone)
     }
 
-    /// Wakes the first of these that can be woken; the ids of those before it, who are gone.
-    pub(super) fn wake_first(&self, waiters: &[Waiter]) -> Vec<i64> {
+    /// Wakes the first of these that can be woken; those before it who are gone.
+    pub(super) fn wake_first(&self, waiters: &[Waiter]) -> Vec<Waiter> {
         let mut gone = Vec::new();
-        let Ok(socket) = UnixDatagram::unbound().and_then(|socket| {
-            socket.set_nonblocking(true)?;
-            Ok(socket)
-        }) else {
-            return gone;
-        };
         for waiter in waiters {
-            // The name of a socket comes from a file that others write.
-            if waiter.socket.contains('/') {
-                gone.push(waiter.id);
-                continue;
-            }
-            let address = self.address(&waiter.socket);
-            match socket.send_to(waiter.id.to_string().as_bytes(), &address) {
-                Ok(_) => break,
-                // It has more to read than it can hold, and will look at this name too; but
-                // it may be stopped, so the next is told as well.
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => {
-                    // Its process is dead.
-                    let _ = std::fs::remove_file(self.path.join(&waiter.socket));
-                    gone.push(waiter.id);
-                }
+            match self.send(&waiter.socket, &waiter.id.to_string()) {
+                Sent::Heard => break,
+                Sent::Gone => gone.push(waiter.clone()),
+                // It may be stopped, so the next is told as well.
+                Sent::Unknown => {}
             }
         }
         gone
     }
+}
+
+/// What became of a message.
+enum Sent {
+    Heard,
+    /// The process that listened is dead.
+    Gone,
+    Unknown,
 }
 
 /// The ear of this process.
@@ -137,9 +169,10 @@ impl Listener {
     pub(super) fn start(sockets: Arc<Sockets>) -> std::io::Result<Self> {
         let name = format!("{}-{:016x}.sock", std::process::id(), fastrand::u64(..));
         let shared = Arc::new(Shared {
-            socket: UnixDatagram::bind(sockets.address(&name))?,
+            socket: UnixDatagram::bind(sockets.address(&name)?)?,
             state: Mutex::default(),
         });
+        sockets.share(&sockets.address(&name)?)?;
         shared.socket.set_nonblocking(true)?;
         let listener = Self {
             socket: name,
@@ -211,10 +244,8 @@ impl Listener {
 
     /// Makes the thread look at the state again.
     fn nudge(&self) {
-        if let Ok(socket) = UnixDatagram::unbound() {
-            // If it cannot be nudged, the waiters ask from time to time.
-            let _ = socket.send_to(b"0", self.sockets.address(&self.socket));
-        }
+        // If it cannot be nudged, the waiters ask from time to time.
+        self.sockets.send(&self.socket, "0");
     }
 }
 
@@ -222,7 +253,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.shared.state().closed = true;
         self.nudge();
-        let _ = std::fs::remove_file(self.sockets.path.join(&self.socket));
+        self.sockets.remove(&self.socket);
     }
 }
 
