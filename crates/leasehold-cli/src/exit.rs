@@ -78,7 +78,9 @@ fn held(refusal: &Refusal) -> String {
         Some(holder) => format!("is held by {}", with_age(holder)),
         None => "is held by another".to_owned(),
     };
+    let kept = refusal.holder().is_some_and(|holder| holder.kept);
     let left = match refusal.remaining() {
+        Some(left) if kept => format!("; {} left", short(left)),
         Some(left) => format!("; {} left unless renewed", short(left)),
         None => "; it has no TTL".to_owned(),
     };

@@ -32,12 +32,14 @@ fn main() -> ExitCode {
             };
         }
     };
-    dispatch(cli.command).unwrap_or_else(|failure| {
+    let code = dispatch(cli.command).unwrap_or_else(|failure| {
         if !failure.text.is_empty() {
             talk::say(format!("error: {}", failure.text));
         }
         ExitCode::from(failure.code)
-    })
+    });
+    talk::finish_writing();
+    code
 }
 
 fn dispatch(command: Command) -> Outcome {

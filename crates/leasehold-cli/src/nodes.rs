@@ -11,6 +11,8 @@ use crate::talk::say;
 
 /// The variable that names the nodes.
 pub(crate) const VARIABLE: &str = "LEASEHOLD_NODES";
+/// Says to a `leasehold` inside of a command that the above was taken from it.
+pub(crate) const REMOVED: &str = "LEASEHOLD_NODES_REMOVED";
 
 impl Nodes {
     /// A client of these nodes.
@@ -63,6 +65,13 @@ impl Nodes {
                     false => Ok(urls),
                 }
             }
+            // Another store than the one outside would exclude nobody.
+            Err(std::env::VarError::NotPresent) if std::env::var_os(REMOVED).is_some() => {
+                Err(Failure::usage(format!(
+                    "which nodes? A command that `leasehold run` started does not get {VARIABLE}; \
+                     give --nodes-file, or `--node local:` for the embedded store"
+                )))
+            }
             Err(std::env::VarError::NotPresent) => Ok(vec!["local:".to_owned()]),
             Err(std::env::VarError::NotUnicode(_)) => {
                 Err(Failure::usage(format!("{VARIABLE} is not valid UTF-8")))
@@ -89,6 +98,8 @@ fn from_file(path: &Path) -> Result<Vec<String>, Failure> {
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let lines = text.lines().map(str::trim);
+    // `#` begins a comment, but may be part of a URL.
+    let lines = lines.map(|line| line.split_once(" #").map_or(line, |(url, _)| url.trim()));
     let urls: Vec<_> = lines
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .map(str::to_owned)

@@ -37,6 +37,10 @@ pub(crate) async fn acquire(args: Acquire) -> Outcome {
         Ok(lease) => lease,
         Err(failure) => {
             reporter.fail(&failure);
+            if args.output == LeaseFormat::Export {
+                // `eval` of nothing succeeds; of this it does not.
+                println!("(exit {})", failure.code);
+            }
             return Ok(ExitCode::from(failure.code));
         }
     };
@@ -84,7 +88,7 @@ fn print(
     format: LeaseFormat,
 ) -> Result<(), Failure> {
     let printed = Printed {
-        name: lease.name().to_string(),
+        name: name.to_string_lossy().into_owned(),
         owner: lease.owner(),
         token: lease.token(),
         ttl_ms: millis(ttl),

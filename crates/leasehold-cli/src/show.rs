@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
-use leasehold::{Client, Inspection, Options, Sighting};
+use leasehold::{Client, Inspection, Name, Options, Sighting};
 use serde::Serialize;
 use wildmatch::WildMatch;
 
@@ -56,7 +56,7 @@ pub(crate) async fn ls(args: Ls) -> Outcome {
     let client = args.nodes.client(Options::default())?;
     let pattern = WildMatch::new(&args.pattern);
     repeat(&args.printing, async || {
-        let held = listed(&client, &pattern).await?;
+        let held = listed(&client, &args.nodes.prefix, &pattern).await?;
         let text = match args.printing.output {
             Format::Json => json(&held.iter().map(lock_json).collect::<Vec<_>>())?,
             format => table(&held, format),
@@ -66,10 +66,20 @@ pub(crate) async fn ls(args: Ls) -> Outcome {
     .await
 }
 
-async fn listed(client: &Client, pattern: &WildMatch) -> Result<Vec<Inspection>, Failure> {
-    let all = client.inspect_all().await?;
-    let wanted = |one: &Inspection| pattern.matches(&one.name.to_string());
-    Ok(all.into_iter().filter(wanted).collect())
+/// Names are listed, and matched, as they would be given: without the prefix.
+async fn listed(
+    client: &Client,
+    prefix: &str,
+    pattern: &WildMatch,
+) -> Result<Vec<Inspection>, Failure> {
+    let mut all = client.inspect_all().await?;
+    all.retain_mut(|one| {
+        let name = one.name.as_bytes().strip_prefix(prefix.as_bytes());
+        let name = name.and_then(|name| Name::new(name).ok());
+        let wanted = name.filter(|name| pattern.matches(&name.to_string()));
+        wanted.map(|name| one.name = name).is_some()
+    });
+    Ok(all)
 }
 
 /// Prints once, or again and again.

@@ -19,9 +19,13 @@ const FORWARDED: [Signal; 6] = [
 pub(crate) struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
-    /// From now on none of these ends the process by itself.
+    /// From now on none of these ends the process by itself. Those that were ignored when it
+    /// was started (by `nohup`, for one) stay so, also for the command.
     pub(crate) fn forwarded() -> std::io::Result<Self> {
-        Self::of(&FORWARDED)
+        let ignored = ignored();
+        let heeded = |signal: &&Signal| ignored >> (**signal as i32 - 1) & 1 == 0;
+        let heeded: Vec<_> = FORWARDED.iter().filter(heeded).copied().collect();
+        Self::of(&heeded)
     }
 
     pub(crate) fn of(signals: &[Signal]) -> std::io::Result<Self> {
@@ -45,4 +49,12 @@ impl Signals {
         })
         .await
     }
+}
+
+/// The signals that are ignored, one bit each, as far as can be told.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }

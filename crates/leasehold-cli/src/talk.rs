@@ -1,6 +1,8 @@
 //! What is said on stderr: lines for people, or events for machines.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
@@ -26,10 +28,66 @@ fn say_line(text: &str) {
         Some("error") => Style::new().fg_color(Some(AnsiColor::Red.into())).bold(),
         _ => Style::new().fg_color(Some(AnsiColor::Yellow.into())).bold(),
     };
-    match word {
-        Some(word) => anstream::eprintln!("leasehold: {colour}{word}:{colour:#} {rest}"),
-        None => anstream::eprintln!("leasehold: {rest}"),
+    write(match word {
+        Some(word) => format!("leasehold: {colour}{word}:{colour:#} {rest}"),
+        None => format!("leasehold: {rest}"),
+    });
+}
+
+/// What is still to be written may be so much; the rest is dropped.
+const MAX_LINES: usize = 1000;
+/// How long the last lines may take.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// The thread that writes, while a lease is held: stderr may be a pipe that nobody reads, and
+/// neither the lease nor the command may wait for that.
+static WRITER: OnceLock<SyncSender<Message>> = OnceLock::new();
+
+enum Message {
+    Line(String),
+    End(SyncSender<()>),
+}
+
+/// From now on, nobody waits for what is written.
+pub(crate) fn write_in_background() {
+    WRITER.get_or_init(|| {
+        let (sender, receiver) = sync_channel(MAX_LINES);
+        // Without the thread, what is said is lost.
+        let _ = std::thread::Builder::new().spawn(move || {
+            for message in receiver {
+                match message {
+                    Message::Line(line) => write_now(&line),
+                    Message::End(done) => drop(done),
+                }
+            }
+        });
+        sender
+    });
+}
+
+/// Waits for the last lines, but not for ever.
+pub(crate) fn finish_writing() {
+    let (done, wait) = sync_channel(0);
+    if let Some(writer) = WRITER.get()
+        && writer.try_send(Message::End(done)).is_ok()
+    {
+        // Ends when `done` is dropped.
+        let _ = wait.recv_timeout(LAST_LINES);
     }
+}
+
+fn write(line: String) {
+    match WRITER.get() {
+        None => write_now(&line),
+        Some(writer) => {
+            let _ = writer.try_send(Message::Line(line));
+        }
+    }
+}
+
+fn write_now(line: &str) {
+    // If stderr is closed, nobody listens.
+    let _ = writeln!(anstream::stderr().lock(), "{line}");
 }
 
 /// Something that happened, for machines.
@@ -175,10 +233,9 @@ impl Reporter {
             name: &self.name,
             event,
         };
-        // Made of text and numbers: it can be written. If stderr is closed, nobody listens.
+        // Made of text and numbers: it can be written.
         if let Ok(line) = serde_json::to_string(&line) {
-            use std::io::Write;
-            let _ = writeln!(std::io::stderr(), "{line}");
+            write(line);
         }
     }
 }

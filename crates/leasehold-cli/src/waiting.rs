@@ -172,8 +172,9 @@ pub(crate) fn with_age(holder: &Holder) -> String {
         .since()
         .map(|since| since.elapsed().unwrap_or_default());
     holder.token = None;
+    let text = holder.to_string().replace("min_hold", "--at-least-for");
     match age {
-        Some(age) => format!("{holder}, since {} ago", short(age)),
-        None => holder.to_string(),
+        Some(age) => format!("{text}, since {} ago", short(age)),
+        None => text,
     }
 }

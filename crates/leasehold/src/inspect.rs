@@ -250,7 +250,7 @@ impl Client {
             .iter()
             .filter(|report| released(report))
             .count();
-        match taken > 0 || refuted {
+        match taken >= inspection.majority() || refuted {
             true => Ok(taken >= inspection.majority()),
             false => Err(Error::NoMajority(Box::new(refused))),
         }

@@ -54,9 +54,11 @@ impl Child {
         command
             .args(arguments)
             .envs(environment.iter().map(|(key, value)| (key, value)))
-            // It may hold passwords, and is none of the command's business.
-            .env_remove(nodes::VARIABLE)
             .process_group(0);
+        // They may hold passwords, and are none of the command's business.
+        if std::env::var_os(nodes::VARIABLE).is_some() {
+            command.env_remove(nodes::VARIABLE).env(nodes::REMOVED, "1");
+        }
         die_with_parent(&mut command);
         match command.spawn() {
             Ok(child) => Ok(Self {
@@ -92,6 +94,12 @@ impl Child {
 
     /// Whether anybody is left in the group.
     pub(super) fn group_lives(&self) -> bool {
+        // What is left to us to wait for (as process 1 of a container, for one) is.
+        let group = Pid::from_raw(-self.pid.as_raw());
+        while matches!(
+            waitpid(group, Some(WaitPidFlag::WNOHANG)),
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))
+        ) {}
         killpg(self.pid, None) != Err(Errno::ESRCH)
     }
 

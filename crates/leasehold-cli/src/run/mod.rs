@@ -14,10 +14,10 @@ use leasehold::{Client, Lease, Moment, Options, Released};
 use crate::args::{OnLost, Run};
 use crate::exit::{self, Failure, Outcome};
 use crate::signals::Signals;
-use crate::talk::{Event, Reporter, millis, short, unix_ms};
+use crate::talk::{Event, Reporter, millis, short, unix_ms, write_in_background};
 use crate::waiting::{break_off, take};
 use child::{Child, Ended};
-use supervise::{Plan, Supervised, supervise};
+use supervise::{Ears, Plan, Supervised, supervise};
 
 /// How long a command has between TERM and KILL, unless said otherwise.
 const GRACE: Duration = Duration::from_secs(5);
@@ -44,11 +44,25 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
     // is known: see `bind`.
     let client = args.nodes.client(options.detached())?;
     let mut signals = Signals::forwarded()?;
+    let ears = Ears::open()?;
     let started = Moment::now();
     let lock = client.mutex(args.name.as_bytes());
     let lease = take(&client, lock, &args.waiting, reporter, &mut signals).await?;
+    write_in_background();
     tell_acquired(reporter, &lease, since(started));
-    let ended = work(args, &client, &lease, reporter, &mut signals, plan).await;
+    let started = Moment::now();
+    let child = match start(args, &lease) {
+        Ok(child) => child,
+        Err(failure) => {
+            // Nothing was done, so nothing is kept for --at-least-for.
+            if let Ok(lease) = lease.detach().await {
+                let _ = lease.release().await;
+            }
+            break_off(&client).await;
+            return Err(failure);
+        }
+    };
+    let ended = work(&child, &client, &lease, reporter, &mut signals, ears, plan).await;
     let held = since(started);
     let released = lease.release().await;
     let was_lost = released == Released::WasLost;
@@ -79,28 +93,39 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
     })
 }
 
+/// Starts the command, if the lease is valid to this moment.
+fn start(args: &Run, lease: &Lease) -> Result<Child, Failure> {
+    let environment = [
+        ("LEASEHOLD_NAME", args.name.clone()),
+        ("LEASEHOLD_TOKEN", lease.token().to_string().into()),
+        (
+            "LEASEHOLD_DEADLINE_MS",
+            unix_ms(SystemTime::now() + lease.remaining())
+                .to_string()
+                .into(),
+        ),
+    ];
+    if !lease.is_valid() {
+        let text = "the lease was over before the command could be started";
+        return Err(Failure::new(exit::LOST, text));
+    }
+    Child::spawn(command_line(args), &environment)
+}
+
 async fn work(
-    args: &Run,
+    child: &Child,
     client: &Client,
     lease: &Lease,
     reporter: &Reporter,
     signals: &mut Signals,
+    ears: Ears,
     plan: Plan,
 ) -> Result<Supervised, Failure> {
-    let deadline_ms = unix_ms(SystemTime::now() + lease.remaining());
-    let mut child = Child::spawn(
-        command_line(args),
-        &[
-            ("LEASEHOLD_NAME", args.name.clone()),
-            ("LEASEHOLD_TOKEN", lease.token().to_string().into()),
-            ("LEASEHOLD_DEADLINE_MS", deadline_ms.to_string().into()),
-        ],
-    )?;
     let pid = child.pid();
     reporter.tell(Event::Started { pid }, || format!("started pid {pid}"));
     let supervised = tokio::select! {
         biased;
-        supervised = supervise(&mut child, lease, reporter, signals, plan) => supervised,
+        supervised = supervise(child, lease, reporter, signals, ears, plan) => supervised,
         never = bind(client, lease, pid) => match never {},
     }?;
     let Ended { code, signal } = supervised.ended;
@@ -115,8 +140,8 @@ async fn work(
 }
 
 /// On the embedded store a lock is free as soon as its holders are dead. These are this
-/// process and the command's: if only this one dies, the command still works. Tried again
-/// until it is done; until then, the lock lives for its TTL.
+/// process and the command's group: if only this one dies, they still work. Tried again until
+/// it is done; until then, the lock lives for its TTL.
 async fn bind(client: &Client, lease: &Lease, pid: i32) -> std::convert::Infallible {
     let pids = [std::process::id(), pid.unsigned_abs()];
     if client.frees_the_locks_of_the_dead() {

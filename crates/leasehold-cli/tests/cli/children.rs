@@ -53,10 +53,8 @@ fn signals_are_passed_on() {
     for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] {
         let place = Place::local();
         let command =
-            format!("trap 'echo got >> heard; exit 3' {signal}; while :; do sleep 0.01; done");
+            format!("trap 'echo got >> heard; exit 3' {signal}; @@ while :; do sleep 0.01; done");
         let running = place.holding("a", &[], &command);
-        // Not before the trap is set: the command says that it has started just before.
-        std::thread::sleep(std::time::Duration::from_millis(100));
         running.signal(signal);
         let ran = running.end();
         assert_eq!(ran.code, 3, "{signal}: {}", ran.err);
@@ -78,7 +76,7 @@ fn signals_reach_grandchildren() {
 #[test]
 fn it_is_stopped_after_at_most_for() {
     let place = Place::local();
-    let args = ["--at-most-for", "300ms", "--ttl", "2s"];
+    let args = ["--at-most-for", "2s", "--ttl", "2s"];
     let ran = place
         .holding("a", &args, "sleep 62 & echo $! > inner; wait")
         .end();
@@ -87,7 +85,7 @@ fn it_is_stopped_after_at_most_for() {
     let inner = place.await_file("inner");
     until("what it started is gone", || !lives(&inner));
     // One that does not listen is killed when its grace is over.
-    let args = ["--at-most-for", "100ms", "--grace", "200ms", "--ttl", "2s"];
+    let args = ["--at-most-for", "2s", "--grace", "200ms", "--ttl", "2s"];
     let ran = place
         .holding("b", &args, "trap '' TERM; while :; do sleep 0.01; done")
         .end();
@@ -109,7 +107,7 @@ fn the_name_stays_taken_for_at_least_for() {
     let ran = place.run(&["run", "a", "-n", "--", "true"]);
     if started.elapsed().as_millis() < 2_900 {
         assert_eq!(ran.code, 75, "{}", ran.err);
-        assert!(ran.err.contains("kept for min_hold"), "{}", ran.err);
+        assert!(ran.err.contains("kept for --at-least-for"), "{}", ran.err);
     }
     assert_eq!(place.run(&["run", "a", "-w", "30s", "--", "true"]).code, 0);
     assert!(
@@ -124,11 +122,11 @@ fn the_name_stays_taken_for_at_least_for() {
 #[test]
 fn it_is_told_when_the_tool_is_killed() {
     let place = Place::local();
-    let command = "trap 'echo told > told; sleep 1; echo done >> told; exit' TERM; \
+    let command = "trap 'echo told > told; sleep 1; echo done >> told; exit' TERM; @@ \
                    while :; do sleep 0.01; done";
     let running = place.holding("a", &["--ttl", "60s"], command);
-    std::thread::sleep(std::time::Duration::from_millis(100));
     let pid = place.await_file("started.a");
+    place.await_bound("a");
     running.kill();
     place.await_file("told");
     // It still cleans up: nobody else may hold the lock.
@@ -188,15 +186,136 @@ fn arguments_of_any_bytes_arrive() {
 #[test]
 fn a_stopped_command_keeps_its_lease() {
     let place = Place::local();
-    let running = place.holding("a", &["--ttl", "500ms"], "sleep 0.2; echo done");
+    place.pipe("go");
+    let running = place.holding("a", &["--ttl", "2s"], "read x < go; echo done");
     let pid = place.await_file("started.a");
     crate::kill("STOP", pid.trim());
-    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    std::thread::sleep(std::time::Duration::from_millis(5_000));
     let ran = place.run(&["run", "a", "-n", "--", "true"]);
     assert_eq!(ran.code, 75, "{}", ran.err);
     crate::kill("CONT", pid.trim());
+    std::fs::write(place.file("go"), "go\n").expect("somebody reads");
     assert_eq!(running.end().out, "done\n");
     eventually("free", || {
         (place.run(&["run", "a", "-n", "-q", "--", "true"]).code == 0).then_some(())
     });
+}
+
+/// A signal that ends processes also ends one that is stopped.
+#[test]
+fn a_stopped_command_can_be_ended() {
+    let place = Place::local();
+    let running = place.holding("a", &[], "exec sleep 60");
+    let pid = place.await_file("started.a");
+    crate::kill("STOP", pid.trim());
+    running.signal("TERM");
+    assert_eq!(running.end().code, 128 + 15);
+}
+
+/// `nohup` works: what was ignored from the start stays so, for the command as well.
+#[test]
+fn signals_that_were_ignored_stay_ignored() {
+    let place = Place::local();
+    place.pipe("go");
+    let tool = place.command(&["run", "a", "-c", "echo $$ > up; read x < go; echo survived"]);
+    let mut nohup = crate::wrapped("sh", &["-c", "trap '' HUP; exec \"$@\"", "sh"], &tool);
+    let running = crate::Running(Some(nohup.spawn().expect("it starts")));
+    let child = place.await_file("up");
+    running.signal("HUP");
+    crate::kill("HUP", child.trim());
+    std::fs::write(place.file("go"), "go\n").expect("somebody reads");
+    let ran = running.end();
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "survived\n"),
+        "{}",
+        ran.err
+    );
+}
+
+/// A parent that ignores the ends of its children does not confuse the tool.
+#[test]
+fn an_ignored_sigchld_does_no_harm() {
+    let place = Place::local();
+    for (args, code) in [
+        (&["run", "a", "-n", "--", "no-such-command"][..], 127),
+        (&["run", "a", "-n", "-c", "exit 3"], 3),
+    ] {
+        let tool = place.command(args);
+        let mut shell = crate::wrapped("bash", &["-c", "trap '' CHLD; exec \"$@\"", "bash"], &tool);
+        let running = crate::Running(Some(shell.spawn().expect("it starts")));
+        let ran = running.end();
+        assert_eq!(ran.code, code, "{}", ran.err);
+    }
+    assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
+}
+
+/// Process 1 of a container has nobody to wait for what its command left behind.
+#[test]
+fn it_ends_as_process_one() {
+    let place = Place::local();
+    let tool = place.command(&[
+        "run",
+        "a",
+        "--at-most-for",
+        "1s",
+        "--grace",
+        "500ms",
+        "-c",
+        "sleep 100 & sleep 100",
+    ]);
+    let unshare = ["--pid", "--fork", "--mount-proc"];
+    let probe = std::process::Command::new("unshare")
+        .args(unshare)
+        .arg("true")
+        .status();
+    if !probe.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no permission for a pid namespace");
+        return;
+    }
+    let mut command = crate::wrapped("unshare", &unshare, &tool);
+    let running = crate::Running(Some(command.spawn().expect("it starts")));
+    assert_eq!(running.end().code, 128 + 15);
+}
+
+/// If the tool is killed, and its command dies of that, what the command started may work on:
+/// then the lock is not free.
+#[test]
+fn the_lock_is_held_while_grandchildren_of_a_killed_tool_work() {
+    let place = Place::local();
+    let command = "sh -c 'trap \"\" TERM; echo $$ > inner; while [ ! -e go ]; do sleep 0.01; done' & \
+                   @@ wait";
+    let running = place.holding("a", &["--ttl", "60s"], command);
+    let inner = place.await_file("inner");
+    place.await_bound("a");
+    running.kill();
+    let ran = place.run(&["run", "a", "-w", "1500ms", "--", "true"]);
+    assert_eq!(ran.code, 75, "{}", ran.err);
+    assert!(lives(&inner));
+    std::fs::write(place.file("go"), "").expect("written");
+    assert_eq!(place.run(&["run", "a", "-w", "30s", "--", "true"]).code, 0);
+}
+
+/// A command that cannot be started has not had its turn.
+#[test]
+fn at_least_for_is_for_commands_that_ran() {
+    let place = Place::local();
+    let ran = place.run(&["run", "a", "--at-least-for", "1h", "--", "no-such-command"]);
+    assert_eq!(ran.code, 127);
+    assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
+}
+
+/// A tool inside of a command must not quietly use another store than the one outside.
+#[test]
+fn a_tool_inside_must_be_told_its_nodes() {
+    let mut place = Place::local();
+    let tool = env!("CARGO_BIN_EXE_leasehold");
+    let inner = format!("{tool} run b -n -- echo inside");
+    assert_eq!(place.ok(&["run", "a", "-c", &inner]), "inside\n");
+    place.nodes = Some(format!("local:{}", place.file("own.db").display()));
+    let ran = place.run(&["run", "a", "-c", &inner]);
+    assert_eq!(ran.code, 64);
+    assert!(ran.err.contains("which nodes?"), "{}", ran.err);
+    let inner = format!("{tool} run b -n --node local: -- echo inside");
+    assert_eq!(place.ok(&["run", "a", "-c", &inner]), "inside\n");
 }

@@ -25,7 +25,7 @@ fn more_than_128_for_a_signal() {
 #[test]
 fn seventy_five_if_held_unless_another_is_asked_for() {
     let place = Place::local();
-    let holder = place.holding("a", &["--label", "nightly"], "sleep 60");
+    let holder = place.holding("a", &["--label", "nightly"], "exec sleep 60");
     let ran = place.run(&["run", "a", "-n", "--", "true"]);
     assert_eq!(ran.code, 75);
     // Who, with what label, and since when.

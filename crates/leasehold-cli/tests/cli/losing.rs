@@ -25,7 +25,7 @@ fn a_majority_lost_while_running() {
         "3s",
         "--assume-fresh",
     ];
-    let command = "trap 'echo told > told' TERM; echo $LEASEHOLD_TOKEN > token; \
+    let command = "trap 'echo told > told' TERM; echo $LEASEHOLD_TOKEN > token; @@ \
                    sh -c 'trap \"\" TERM; echo $$ > inner; while :; do sleep 0.01; done' & \
                    while :; do sleep 0.01; done";
     let running = place.holding("a", &flags, command);
@@ -68,7 +68,8 @@ fn a_majority_lost_while_running() {
 fn a_stopped_holder() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
-        let command = "echo $LEASEHOLD_TOKEN > token; trap '' TERM; while :; do sleep 0.01; done";
+        let command =
+            "echo $LEASEHOLD_TOKEN > token; trap '' TERM; @@ while :; do sleep 0.01; done";
         let running = place.holding("a", &["--ttl", "1s"], command);
         let pid = place.await_file("started.a");
         let first = token(&place.await_file("token"));
@@ -86,14 +87,13 @@ fn a_stopped_holder() {
 #[test]
 fn a_broken_lock() {
     let place = Place::local();
-    let command = "trap 'echo told > told; exit 0' TERM; while :; do sleep 0.01; done";
+    let command = "trap 'echo told > told; exit 0' TERM; @@ while :; do sleep 0.01; done";
     let running = place.holding("a", &["--ttl", "3s"], command);
     let shown = place.ok(&["show", "a"]);
     let owner = shown
         .lines()
         .find_map(|line| line.trim().strip_prefix("owner"));
     let owner = owner.expect("an owner").trim();
-    std::thread::sleep(Duration::from_millis(100));
     place.ok(&["break", "a", "--owner", owner, "--yes"]);
     let ran = running.end();
     assert_eq!(ran.code, 79);
@@ -134,4 +134,73 @@ fn grandchildren_do_not_outlive_the_lease() {
     assert_eq!(ran.code, 79, "{}", ran.err);
     assert!(!lives(&inner), "{}", ran.err);
     servers[0].resume();
+}
+
+/// Standard error may be a pipe that nobody reads: neither the lease nor the end of the
+/// command waits for that.
+#[test]
+fn a_stderr_that_nobody_reads() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    let command = "trap 'echo told > told; exit' TERM; @@ while :; do sleep 0.01; done";
+    let running = place.holding("a", &["--ttl", "3s", "--json"], command);
+    // More events than a pipe holds.
+    let pid = running.pid().to_string();
+    for _ in 0..2_000 {
+        crate::kill("USR1", &pid);
+    }
+    // USR1 has no trap: the command is gone. The lock is given back all the same.
+    let ran = place.run(&["run", "a", "-w", "30s", "--", "echo", "next"]);
+    assert_eq!(ran.out, "next\n", "{}", ran.err);
+    drop(running);
+
+    let command = "exec 2>/dev/null; trap 'echo told > told; exit' TERM; trap : USR1; @@ \
+                   while :; do sleep 0.01; done";
+    let running = place.holding("b", &["--ttl", "3s", "--json"], command);
+    let pid = running.pid().to_string();
+    for _ in 0..2_000 {
+        crate::kill("USR1", &pid);
+    }
+    std::thread::sleep(Duration::from_secs(4));
+    let ran = place.run(&["run", "b", "-n", "--", "true"]);
+    assert_eq!(ran.code, 75, "it was not renewed: {}", ran.err);
+    servers[0].stop();
+    // Nobody reads what it says until it has ended.
+    until("the command is gone", || !lives(&place.read("started.b")));
+    let ran = running.end();
+    assert_eq!(
+        (ran.code, place.read("told").as_str()),
+        (79, "told\n"),
+        "{}",
+        ran.err
+    );
+    servers[0].resume();
+}
+
+/// A holder that was stopped before it could start its command does not start it any more.
+#[test]
+fn a_lease_that_is_over_starts_nothing() {
+    let place = Place::local();
+    let holder = place.holding("a", &["--ttl", "1s"], "exec sleep 60");
+    let waiting = place.spawn(&["run", "a", "--ttl", "1s", "--", "touch", "ran"]);
+    until("it waits", || {
+        place.ok(&["show", "a"]).contains("waiters  1")
+    });
+    // It is granted while it is stopped at the latest moment there is: that of its waking. If
+    // it does not get that far, it asks again when it goes on, and all is well too.
+    waiting.signal("STOP");
+    holder.signal("TERM");
+    assert_eq!(holder.end().code, 128 + 15);
+    std::thread::sleep(Duration::from_secs(2));
+    waiting.signal("CONT");
+    let ran = waiting.end();
+    match ran.code {
+        0 => assert!(place.file("ran").exists()),
+        code => assert_eq!(
+            (code, place.file("ran").exists()),
+            (79, false),
+            "{}",
+            ran.err
+        ),
+    }
 }

@@ -101,10 +101,15 @@ impl Place {
         })
     }
 
-    /// The tool holds `name` while it runs `command`, which has started.
+    /// The tool holds `name` while it runs `command`, which has started: it has come to the
+    /// place that it marks with `@@`, or to its beginning.
     fn holding(&self, name: &str, args: &[&str], command: &str) -> Running {
         let started = format!("started.{name}");
-        let line = format!("echo $$ > {started}.new; mv {started}.new {started}; {command}");
+        let mark = format!("echo $$ > {started}.new; mv {started}.new {started}; ");
+        let line = match command.contains("@@") {
+            true => command.replace("@@", &mark),
+            false => mark + command,
+        };
         let mut all = vec!["run", name];
         all.extend(args);
         all.extend(["-c", &line]);
@@ -112,6 +117,49 @@ impl Place {
         self.await_file(&started);
         running
     }
+}
+
+impl Place {
+    /// A pipe with a name, to keep a command waiting without a loop.
+    fn pipe(&self, name: &str) {
+        let status = Command::new("mkfifo").arg(self.file(name)).status();
+        assert!(status.expect("mkfifo runs").success());
+    }
+
+    /// Waits until the embedded store knows the command's process: the lock is bound to it in
+    /// a moment after its start.
+    fn await_bound(&self, name: &str) {
+        let file = self.file("state/leasehold/locks.db");
+        until("the lock is bound", || {
+            let store = rusqlite::Connection::open(&file).expect("the store");
+            let sql = "SELECT holders FROM names WHERE name = CAST(? AS BLOB)";
+            let holders = store.query_row(sql, [name], |row| row.get::<_, Option<String>>(0));
+            holders.is_ok_and(|holders| holders.is_some())
+        });
+    }
+}
+
+/// A command run by another, with the same surroundings.
+fn wrapped(program: &str, args: &[&str], inner: &Command) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(args)
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    for (key, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    if let Some(dir) = inner.get_current_dir() {
+        command.current_dir(dir);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
 }
 
 /// A run of the tool that has not ended. Killed when dropped.

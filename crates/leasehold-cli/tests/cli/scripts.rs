@@ -14,20 +14,8 @@ fn script(place: &Place, text: &str) -> Ran {
         tool.parent().expect("a directory").display(),
         std::env::var("PATH").expect("a path")
     );
-    let mut command = place.command(&[]);
-    let mut shell = std::process::Command::new("sh");
-    for (key, value) in command.get_envs() {
-        match value {
-            Some(value) => shell.env(key, value),
-            None => shell.env_remove(key),
-        };
-    }
-    shell
-        .current_dir(place.dir.path())
-        .env("PATH", path)
-        .args(["-c", text]);
-    let _ = &mut command;
-    let output = crate::output(&mut shell);
+    let mut shell = crate::wrapped("sh", &["-c", text], &place.command(&[]));
+    let output = crate::output(shell.env("PATH", path));
     Ran {
         code: output.status.code().expect("it exits"),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -86,6 +74,43 @@ fn a_lease_that_nobody_extends_ends() {
     let _ = place.ok(&["acquire", "a", "--ttl", "1s"]);
     assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 75);
     assert_eq!(place.run(&["run", "a", "-w", "30s", "--", "true"]).code, 0);
+}
+
+/// `eval` of nothing succeeds: a script must not go on without the lock.
+#[test]
+fn a_script_stops_where_it_does_not_get_the_lock() {
+    let place = Place::local();
+    let _holder = place.holding("a", &[], "exec sleep 60");
+    let ran = script(
+        &place,
+        "eval \"$(leasehold acquire a -n)\" || exit; touch ran",
+    );
+    assert_eq!(ran.code, 75, "{}", ran.err);
+    let ran = script(
+        &place,
+        "set -e; eval \"$(leasehold acquire a -n -q -E 9)\"; touch ran",
+    );
+    assert_eq!((ran.code, ran.err.as_str()), (9, ""));
+    assert!(!place.file("ran").exists());
+}
+
+/// With a prefix, names are given and shown without it.
+#[test]
+fn a_prefix_is_put_before_every_name() {
+    let place = Place::local();
+    let out = place.ok(&["acquire", "a", "--prefix", "app:", "-o", "json"]);
+    let lease: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(lease["name"], "a");
+    let _ = place.ok(&["acquire", "other"]);
+    let listed = place.ok(&["ls", "--prefix", "app:"]);
+    assert!(
+        listed.contains("\n a ") && !listed.contains("other"),
+        "{listed}"
+    );
+    assert!(place.ok(&["ls"]).contains("app:a"));
+    let owner = lease["owner"].as_str().expect("an owner");
+    place.ok(&["release", "a", "--prefix", "app:", "--owner", owner]);
+    assert_eq!(place.run(&["run", "app:a", "-n", "--", "true"]).code, 0);
 }
 
 /// If its output cannot be written nobody knows the owner: then it is given back.
@@ -158,8 +183,18 @@ fn events_as_json() {
     assert_eq!(kinds(&all), ["acquired", "started", "exited", "released"]);
     assert_eq!((&all[0]["name"], &all[2]["code"]), (&"a".into(), &3.into()));
     assert!(all[0]["token"].as_u64() > Some(0));
+    // The time that it was held does not contain that for which it was waited.
+    let _ = place.ok(&["acquire", "b", "--ttl", "2s"]);
+    let ran = place.run(&["run", "b", "--json", "--", "true"]);
+    let all_of_b = events(&ran);
+    let (waited, held) = (&all_of_b[1]["waited_ms"], &all_of_b[4]["held_ms"]);
+    assert!(
+        waited.as_u64() > Some(1_000) && held.as_u64() < Some(1_000),
+        "{}",
+        ran.err
+    );
 
-    let holder = place.holding("a", &["--label", "x"], "sleep 60");
+    let holder = place.holding("a", &["--label", "x"], "exec sleep 60");
     let ran = place.run(&["run", "a", "--json", "-w", "700ms", "--", "true"]);
     let all = events(&ran);
     assert_eq!(kinds(&all), ["waiting", "error"]);

@@ -15,9 +15,18 @@ struct Session {
 
 impl Session {
     fn start(place: &Place, extra: &[(&str, &str)]) -> Self {
+        let mut session = Self::of(place, extra, "bash --norc --noprofile -i");
+        // What is typed is echoed; what is calculated is not.
+        session.type_keys("echo up and $((1 + 1))\n");
+        session.see("up and 2");
+        session
+    }
+
+    /// With another program in place of the shell.
+    fn of(place: &Place, extra: &[(&str, &str)], program: &str) -> Self {
         let mut command = Command::new("script");
         command
-            .args(["-qfec", "bash --norc --noprofile -i", "/dev/null"])
+            .args(["-qfec", program, "/dev/null"])
             .current_dir(place.dir.path())
             .env("XDG_STATE_HOME", place.file("state"))
             .env("L", env!("CARGO_BIN_EXE_leasehold"))
@@ -41,14 +50,11 @@ impl Session {
             }
         });
         let keys = shell.stdin.take().expect("a pipe");
-        let mut session = Self {
+        Self {
             shell,
             keys,
             screen,
-        };
-        session.type_keys("echo up and running\n");
-        session.see("up and running\r\n");
-        session
+        }
     }
 
     fn type_keys(&mut self, keys: &str) {
@@ -119,14 +125,15 @@ fn colours_only_where_they_are_wanted() {
 fn ctrl_c_ends_the_command_and_the_lock_is_free() {
     let place = Place::local();
     let mut session = Session::start(&place, &[]);
-    session.type_keys("$L run a -c 'echo $$ > inner; sleep 60'; echo code $?\n");
+    place.pipe("go");
+    session.type_keys(&format!("$L run a -c '{COMMAND}'; echo code $?\n"));
     let inner = place.await_file("inner");
     session.type_keys("\x03");
     session.see("code 130");
     assert!(!lives(&inner));
     assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
     // While it waits.
-    let _holder = place.holding("a", &[], "sleep 60");
+    let _holder = place.holding("a", &[], "exec sleep 60");
     session.type_keys("$L run a -- true; echo code $?\n");
     session.see("waiting for");
     session.type_keys("\x03");
@@ -151,12 +158,16 @@ fn the_command_can_read_from_the_terminal() {
     session.see("\rstill here");
 }
 
+/// Waits without starting anything: a shell that is just about to start a program can neither
+/// be stopped nor interrupted until it has, while the program can, which then never starts.
+const COMMAND: &str = "echo $$ > inner; read x < go; echo finished";
+
 #[test]
 fn ctrl_z_and_fg() {
     let place = Place::local();
     let mut session = Session::start(&place, &[]);
-    let command = "echo $$ > inner; while [ ! -e go ]; do sleep 0.01; done; echo finished";
-    session.type_keys(&format!("$L run a --ttl 60s -c '{command}'\n"));
+    place.pipe("go");
+    session.type_keys(&format!("$L run a --ttl 60s -c '{COMMAND}'\n"));
     let inner = place.await_file("inner");
     let state = |wanted: char| {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", inner.trim()));
@@ -171,16 +182,47 @@ fn ctrl_z_and_fg() {
     session.see("\rprompt is back");
     session.type_keys("fg\n");
     until("the command goes on", || state('S') || state('R'));
-    std::fs::write(place.file("go"), "").expect("written");
+    std::fs::write(place.file("go"), "go\n").expect("somebody reads");
     session.see("finished");
     session.type_keys("echo code $?\n");
     session.see("code 0");
 }
 
+/// In the background it stops when its command needs the terminal, and goes on with `fg`.
+#[test]
+fn a_background_job_that_needs_the_terminal() {
+    let place = Place::local();
+    let mut session = Session::start(&place, &[]);
+    session.type_keys("$L run a --ttl 60s -c 'echo $$ > inner; read x; echo got $x' &\n");
+    place.await_file("inner");
+    until("the job is stopped", || {
+        session.screen.lock().expect("no panic").clear();
+        session.type_keys("jobs\n");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        session.screen.lock().expect("no panic").contains("Stopped")
+    });
+    session.type_keys("fg\nsomething\n");
+    session.see("got something");
+}
+
+/// Without a shell that could continue it, Ctrl-Z does nothing, as usual.
+#[test]
+fn ctrl_z_where_nobody_could_continue_it() {
+    let place = Place::local();
+    place.pipe("go");
+    let line = format!("exec \"$L\" run a -c '{COMMAND}'");
+    let mut session = Session::of(&place, &[], &line);
+    place.await_file("inner");
+    session.type_keys("\x1a");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::fs::write(place.file("go"), "go\n").expect("somebody reads");
+    session.see("finished");
+}
+
 #[test]
 fn breaking_is_asked_about() {
     let place = Place::local();
-    let holder = place.holding("a", &["--ttl", "2s"], "sleep 60");
+    let holder = place.holding("a", &["--ttl", "2s"], "exec sleep 60");
     let page = place.ok(&["show", "a"]);
     let owner = page
         .lines()

@@ -51,7 +51,7 @@ fn the_next_is_woken_although_the_first_waiter_died() {
 fn signals_end_the_wait() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
-        let holder = place.holding("a", &[], "sleep 60");
+        let holder = place.holding("a", &[], "exec sleep 60");
         for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3)] {
             let waiting = place.spawn(&["run", "a", "-v", "--", "true"]);
             // Long enough to have asked; the outcome is the same if it has not.
@@ -86,7 +86,7 @@ fn ticks(pid: u32) -> u64 {
 fn waiting_costs_nothing() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
-        let _holder = place.holding("a", &[], "sleep 60");
+        let _holder = place.holding("a", &[], "exec sleep 60");
         let waiting = place.spawn(&["run", "a", "--", "true"]);
         std::thread::sleep(Duration::from_millis(500));
         let (before, start) = (ticks(waiting.pid()), Instant::now());

@@ -81,8 +81,11 @@ fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, RedisErr
     let [value, ttl, fence] = replies else {
         return Ok(None);
     };
-    if let Value::ServerError(error) = value {
-        return Err(error.clone().into());
+    match value {
+        // The name of a lock once, and something else by now.
+        Value::ServerError(error) if error.code() == "WRONGTYPE" => return Ok(None),
+        Value::ServerError(error) => return Err(error.clone().into()),
+        _ => {}
     }
     let Value::BulkString(value) = value else {
         return Ok(None);
