@@ -1,4 +1,4 @@
-//! The machine's clock is set back.
+//! The machine's clock is set back, or ahead; and what tidying up makes of that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -106,4 +106,74 @@ async fn the_clock_may_be_behind_before_the_store_is_made() {
     let mut all = tokens(&client, "a", 3).await;
     all.extend(tokens(&super::client(&store.url()).await, "a", 3).await);
     check_grow(&all);
+}
+
+/// A client that only looked while the clock was ahead has begun an epoch in the future, and
+/// nobody a token: locks can be had all the same when the clock is right again.
+#[tokio::test]
+async fn an_epoch_that_is_ahead_of_the_clock_stops_nobody() {
+    let (store, clock) = (Store::new(), Wrong::default());
+    clock.0.store(3_600_000_000, Ordering::Relaxed);
+    let ahead = client_of(&store, &clock).await;
+    assert!(ahead.inspect_all().await.expect("it works").is_empty());
+    clock.0.store(0, Ordering::Relaxed);
+    check_grow(&tokens(&client_of(&store, &clock).await, "a", 3).await);
+}
+
+/// Makes the log so large that it is time to tidy up, and has it done.
+async fn tidy(store: &Store, clock: &Wrong) {
+    let client = client_of(store, clock).await;
+    let filler = "INSERT INTO names (name, fence, fence_until_us) VALUES (zeroblob(1200000), 1, 1)";
+    store.sql().execute(filler, []).expect("written");
+    assert_eq!(client.shutdown(LONG).await, 0);
+    // The filler was overdue, so this tells that it was done.
+    let left: i64 = store
+        .sql()
+        .query_row(
+            "SELECT count(*) FROM names WHERE length(name) > 9999",
+            [],
+            |row| row.get(0),
+        )
+        .expect("a number");
+    assert_eq!(left, 0, "it did not tidy up");
+}
+
+/// A clock that is set ahead by days makes fences look old, but not the locks above them.
+#[tokio::test]
+async fn a_clock_that_is_set_ahead_frees_no_lock() {
+    let (store, clock) = (Store::new(), Wrong::default());
+    let client = client_of(&store, &clock).await;
+    let lease = lock(&client, "a").await;
+    let days = 3 * 24 * HOUR.as_micros();
+    clock
+        .0
+        .store(i64::try_from(days).expect("not so much"), Ordering::Relaxed);
+    tidy(&store, &clock).await;
+    let other = client_of(&store, &clock).await;
+    assert!(
+        other
+            .mutex("a")
+            .try_lock()
+            .await
+            .expect("it works")
+            .is_none()
+    );
+    lease.extend().await.expect("still held");
+}
+
+/// The name of a socket in the file, which others may write, is not the way to another file.
+#[tokio::test]
+async fn sockets_lead_nowhere_else() {
+    let (store, clock) = (Store::new(), Wrong::default());
+    let client = client_of(&store, &clock).await;
+    let precious = store.dir().join("precious.sock");
+    std::fs::write(&precious, "x").expect("written");
+    for socket in [precious.to_str().expect("text"), "../precious.sock"] {
+        let enter = "INSERT INTO waiters (name, socket) VALUES (x'61', ?)";
+        store.sql().execute(enter, [socket]).expect("written");
+    }
+    lock(&client, "a").await.release().await;
+    tidy(&store, &clock).await;
+    assert!(precious.exists());
+    assert_eq!(store.waiters(), 0);
 }

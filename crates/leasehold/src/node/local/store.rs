@@ -250,8 +250,8 @@ impl Store {
     }
 
     /// The node's clock does not go back: if the machine's was set back, the highest token
-    /// granted, or the beginning of the epoch, takes its place. Looked for only when a token
-    /// says that this may be so.
+    /// granted, or the floor, takes its place. Looked for only when a token says that this may
+    /// be so.
     fn clock_at_least(&self, calls: &[Call]) -> Result<u64, Failure> {
         let cap = self.clock.unix_us().saturating_add(CONSTANTS.skew_us());
         if calls.iter().all(|call| call.claim().token() <= cap) {
@@ -260,8 +260,7 @@ impl Store {
         let highest: Option<i64> =
             self.connection
                 .query_row("SELECT max(fence) FROM names", [], |row| row.get(0))?;
-        let began = self.floor.saturating_sub(CONSTANTS.skew_us());
-        Ok(highest.map_or(0, from_sql).max(began))
+        Ok(highest.map_or(0, from_sql).max(self.floor))
     }
 
     /// Enters somebody who waits for a name. Who they wait for: the living holders, or `None`
