@@ -15,6 +15,7 @@ use crate::name::Name;
 use crate::node::rules::MAX_TOKEN;
 use crate::node::{Claim, Verb};
 use crate::options::{Options, Wait};
+use crate::planted;
 use crate::quorum::round::{self, Advice, Decision};
 use crate::quorum::{Canvass, NodeSet, Question};
 
@@ -256,7 +257,11 @@ async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64
     };
     // A failed attempt releases everywhere, also where the outcome is unknown; not
     // where the node said no, which took no effect and cannot any more.
-    armed.release(canvass.untouched());
+    let skip = match planted::on(planted::Bug::FailedAttemptKept) {
+        false => canvass.untouched(),
+        true => NodeSet::all(),
+    };
+    armed.release(skip);
     let refusal = Box::new(core.refusal(&claim, &canvass));
     Attempt::Refused { advice, refusal }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::error::Story;
 use crate::node::{NodeError, Verb, Vote};
+use crate::planted;
 
 /// The votes on one request to all nodes.
 #[derive(Debug)]
@@ -222,6 +223,10 @@ fn time_until_majority(
 /// sent**, never from the reply. `None` if nothing of it is left.
 #[must_use]
 pub fn deadline(sent_at: Moment, ttl: Duration, drift: Duration, now: Moment) -> Option<Moment> {
+    let sent_at = match planted::on(planted::Bug::ValidityFromReply) {
+        false => sent_at,
+        true => now,
+    };
     let deadline = sent_at + ttl.saturating_sub(drift);
     (now < deadline).then_some(deadline)
 }
