@@ -252,17 +252,26 @@ impl End {
         });
     }
 
-    fn look_for_overdue(self: &Arc<Self>, world: &Arc<World>, state: &mut State, told: &mut Answers) {
+    fn look_for_overdue(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        state: &mut State,
+        told: &mut Answers,
+    ) {
         let now = self.process.now(world);
         if world.bug == Some(Bug::WrongReply) {
             // The call fails, and its connection is used on.
             while state.asked.front().is_some_and(|job| job.deadline <= now) {
-                let Some(job) = state.asked.pop_front() else { break };
+                let Some(job) = state.asked.pop_front() else {
+                    break;
+                };
                 let after = job.call.timeout();
                 told.push((job.call, Err(NodeError::TimedOut { after })));
             }
         }
-        if state.asked.iter().any(|job| job.deadline <= now) {
+        let renewing = state.session.as_ref().is_some_and(|s| s.renewing);
+        let stuck = renewing && state.waiting.iter().any(|job| job.deadline <= now);
+        if stuck || state.asked.iter().any(|job| job.deadline <= now) {
             return self.broken(world, state, false, told);
         }
         for job in std::mem::take(&mut state.waiting) {
@@ -337,7 +346,13 @@ impl End {
     }
 
     /// A reply has arrived.
-    pub fn replied(self: &Arc<Self>, world: &Arc<World>, id: ConnectionId, number: u64, reply: Reply) {
+    pub fn replied(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        id: ConnectionId,
+        number: u64,
+        reply: Reply,
+    ) {
         let mut answers = Answers::new();
         {
             let state = &mut *locked(&self.state);
@@ -395,7 +410,9 @@ impl End {
                     && !session.renewing
                 {
                     session.renewing = true;
-                    world.network.send(world, state.connection.unwrap_or(0), 0, Request::Hello);
+                    world
+                        .network
+                        .send(world, state.connection.unwrap_or(0), 0, Request::Hello);
                 }
                 self.ask_waiting(world, state, told);
             }

@@ -10,9 +10,6 @@ use crate::server::Memory;
 use crate::stage;
 use crate::world::World;
 
-/// How far node clocks may be stepped ahead: less than the day after which a node that
-/// jumps there and back forgets the tokens of names without noticing.
-const FARTHEST_STEP_US: i64 = 20 * 3_600 * 1_000_000;
 /// How far clients' wall clocks may be off.
 const YEARS_US: i64 = 3 * 365 * 86_400 * 1_000_000;
 
@@ -145,17 +142,23 @@ fn restart(world: &Arc<World>, node: usize) {
 fn step_node(world: &Arc<World>, node: usize) {
     let server = &world.servers[node];
     let offset = server.clock_offset_us();
+    // Less than F, after which a node that jumps there and back has forgotten the tokens of
+    // names without noticing.
+    let farthest = world.plan.constants.fence_retention.as_micros() as i64;
     let target = match world.dice.chance(0.4) {
         // Back to where it was, or thereabouts.
         true => world.dice.signed(-1_000_000, 1_000_000),
-        false => world.dice.signed(offset, FARTHEST_STEP_US),
+        false => world.dice.signed(offset, offset.max(farthest)),
     };
     // Back only while it remembers: else its floor would be below what it granted.
     if target < offset && !server.remembers() {
         return;
     }
     struck(world, Fault::NodeStep, || {
-        format!("n{node}'s clock jumps by {} s", (target - offset) / 1_000_000)
+        format!(
+            "n{node}'s clock jumps by {} s",
+            (target - offset) / 1_000_000
+        )
     });
     server.step_clock(target - offset);
 }
@@ -166,7 +169,10 @@ fn step_client(world: &Arc<World>, slot: usize) {
         false => world.dice.signed(-YEARS_US, YEARS_US),
     };
     struck(world, Fault::ClientStep, || {
-        format!("p{slot}'s wall clock is off by {} s now", wall_us / 1_000_000)
+        format!(
+            "p{slot}'s wall clock is off by {} s now",
+            wall_us / 1_000_000
+        )
     });
     world.process(slot).clock.set_wall(wall_us);
 }
@@ -176,9 +182,13 @@ fn pause(world: &Arc<World>, slot: usize, fault: Fault, how: Pause) {
     if !process.pause(how, world.agenda.now()) {
         return;
     }
-    struck(world, fault, || format!("{} is paused ({how:?})", process.label()));
+    struck(world, fault, || {
+        format!("{} is paused ({how:?})", process.label())
+    });
     let until = world.agenda.now() + duration(world);
-    world.agenda.enter(until, move |world| resume(world, &process));
+    world
+        .agenda
+        .enter(until, move |world| resume(world, &process));
 }
 
 fn resume(world: &Arc<World>, process: &Arc<crate::process::Process>) {
@@ -193,7 +203,9 @@ fn kill(world: &Arc<World>, slot: usize) {
     if process.is_dead() {
         return;
     }
-    struck(world, Fault::Killed, || format!("{} is killed", process.label()));
+    struck(world, Fault::Killed, || {
+        format!("{} is killed", process.label())
+    });
     process.kill();
     let at = world.agenda.now() + duration(world) / 4;
     let life = process.life + 1;
@@ -204,7 +216,9 @@ fn kill(world: &Arc<World>, slot: usize) {
 
 fn slow(world: &Arc<World>, node: usize) {
     let now = world.agenda.now();
-    let by = world.dice.between(0, world.plan.ttl.as_nanos() as Nanos / 4);
+    let by = world
+        .dice
+        .between(0, world.plan.ttl.as_nanos() as Nanos / 4);
     struck(world, Fault::Slow, || {
         format!("n{node} is slow, by {} ms", by / 1_000_000)
     });

@@ -177,7 +177,8 @@ impl Network {
             return self.refuse(world, id);
         };
         let (now, constants) = (world.agenda.now(), world.plan.constants);
-        let answer = || world.servers[server].answer(run, &message.request, now, constants, world.bug);
+        let answer =
+            || world.servers[server].answer(run, &message.request, now, constants, world.bug);
         let Some(reply) = answer() else {
             return self.refuse(world, id);
         };
@@ -190,7 +191,10 @@ impl Network {
         if !open && !world.is_calm() && world.dice.chance(world.plan.repeat) {
             // Whoever sent it was told of a failure, so it may come once more, even later.
             world.strike(Fault::Repeated);
-            let later = now + world.dice.between(0, 2 * world.plan.ttl.as_nanos() as Nanos);
+            let later = now
+                + world
+                    .dice
+                    .between(0, 2 * world.plan.ttl.as_nanos() as Nanos);
             return world
                 .agenda
                 .enter(later, move |world| world.network.arrive(world, message));
@@ -237,7 +241,9 @@ impl Network {
     pub fn hang_up(&self, world: &Arc<World>, id: ConnectionId) {
         if let Some(at) = self.arrival(world, id, Way::Back) {
             world.agenda.enter(at, move |world| {
-                world.network.deliver(world, id, move |world, end| end.hung_up(world, id));
+                world
+                    .network
+                    .deliver(world, id, move |world, end| end.hung_up(world, id));
             });
         }
     }
@@ -289,4 +295,3 @@ impl Network {
         drop(connections);
     }
 }
-

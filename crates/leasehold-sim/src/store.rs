@@ -134,7 +134,11 @@ impl Entry {
     }
 
     fn expire(&mut self, now_us: u64, bug: Option<Bug>) {
-        if self.lock.as_ref().is_some_and(|(_, until)| *until <= now_us) {
+        if self
+            .lock
+            .as_ref()
+            .is_some_and(|(_, until)| *until <= now_us)
+        {
             self.unlock(bug);
         }
         self.fence.take_if(|(_, until)| *until <= now_us);

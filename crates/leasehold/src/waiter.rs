@@ -251,7 +251,10 @@ async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64
         });
     }
     let advice = match decision {
-        Decision::Failed => canvass.with_round(|round| round.advice(token)),
+        Decision::Failed => {
+            let elapsed = core.clock.now().saturating_duration_since(sent_at);
+            canvass.with_round(|round| round.advice(token, elapsed))
+        }
         // A majority granted it, but so late that nothing of it is left.
         Decision::Carried => Advice::Outage { permanent: false },
     };

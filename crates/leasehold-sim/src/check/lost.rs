@@ -22,9 +22,10 @@ impl Check for Lost {
     fn see(&mut self, fact: Fact, scene: &Scene<'_>) -> Result<(), String> {
         match fact {
             Fact::Granted(id) if scene.mode == Mode::Within => {
-                let untold = scene.ledger.rivals(id).find(|rival| {
-                    !rival.told && rival.process.has_run_for(GRACE, scene.now)
-                });
+                let untold = scene
+                    .ledger
+                    .rivals(id)
+                    .find(|rival| !rival.told && rival.process.has_run_for(GRACE, scene.now));
                 match untold {
                     None => Ok(()),
                     Some(rival) => Err(format!(
