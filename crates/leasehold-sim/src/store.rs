@@ -57,8 +57,9 @@ impl Store {
     pub fn greet(&mut self, run: u64, now_us: u64) -> Epoch {
         match self.epoch {
             Some(epoch) if epoch.run == run => epoch,
-            _ => {
-                let began_us = now_us;
+            earlier => {
+                // If the clock has gone back since the earlier epoch began, its floor holds on.
+                let began_us = earlier.map_or(now_us, |e| e.began_us.max(now_us));
                 *self.epoch.insert(Epoch { run, began_us })
             }
         }
