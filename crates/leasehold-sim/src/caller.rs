@@ -83,9 +83,9 @@ impl Caller {
 
     async fn acquire(&self, mutex: &Mutex) -> Result<Option<Lease>, Error> {
         let ttl = self.world.plan.ttl;
-        match self.dice.below(3) {
+        match self.dice.below(4) {
             0 => mutex.try_lock().await,
-            1 => mutex.lock().await.map(Some),
+            1 | 2 => mutex.lock().await.map(Some),
             _ => mutex.lock_timeout(ttl * 2).await.map(Some),
         }
     }
@@ -160,6 +160,10 @@ impl Caller {
             }
             self.pause(0.4).await;
         }
+        if !self.world.is_calm() && self.dice.chance(0.3) {
+            // Some hold on to it for as long as they are let.
+            self.pause(4.0).await;
+        }
     }
 
     /// Pauses for up to so many TTLs, by the process's timers.
@@ -177,7 +181,7 @@ impl Caller {
         let (dice, unit) = (&self.dice, self.world.plan.ttl);
         let ttl = dice.pick(&[unit / 2, unit, unit, unit * 2]);
         let mut options = options.ttl(ttl);
-        if dice.chance(0.15) {
+        if dice.chance(0.25) {
             options = options.without_renewal();
         }
         if dice.chance(0.1) {
@@ -187,7 +191,7 @@ impl Caller {
             options = options.min_hold(unit.mul_f64(dice.fraction()));
         }
         if dice.chance(0.3) {
-            options = options.node_timeout(ttl.mul_f64(0.05 + 0.2 * dice.fraction()));
+            options = options.node_timeout(ttl.mul_f64(0.05 + 0.4 * dice.fraction()));
         }
         if dice.chance(0.2) {
             options = options.wait(Wait::For(unit)).attempts(5);

@@ -92,6 +92,12 @@ impl Ledger {
         live.filter(move |other| other.id != id && other.name == name)
     }
 
+    /// Those that say they are valid.
+    pub fn believed(&self) -> impl Iterator<Item = HoldingId> {
+        let live = self.live.iter().copied();
+        live.filter(|id| self.holdings[*id].is_believed())
+    }
+
     /// Its holder has been told that it is lost.
     pub fn told(&mut self, id: HoldingId) {
         self.holdings[id].told = true;

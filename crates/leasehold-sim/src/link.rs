@@ -378,7 +378,10 @@ impl End {
                 Some(session) => session.quarantine,
                 None => self.quarantine(world, up),
             };
-            state.floor = epoch.floor(&world.plan.constants);
+            state.floor = match world.bug {
+                Some(Bug::NoFloor) => 0,
+                _ => epoch.floor(&world.plan.constants),
+            };
             state.session = Some(Session {
                 epoch,
                 quarantine,

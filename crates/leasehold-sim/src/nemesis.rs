@@ -34,7 +34,7 @@ fn schedule(world: &Arc<World>, index: usize) {
 /// How long a fault lasts: mostly less than a TTL, sometimes several.
 fn duration(world: &World) -> Nanos {
     let ttl = world.plan.ttl.as_nanos() as Nanos;
-    let most = world.dice.pick(&[ttl / 4, ttl, 3 * ttl]);
+    let most = world.dice.pick(&[ttl / 4, ttl, 3 * ttl, 8 * ttl]);
     world.dice.between(ttl / 50, most)
 }
 
@@ -145,10 +145,12 @@ fn step_node(world: &Arc<World>, node: usize) {
     // Less than F, after which a node that jumps there and back has forgotten the tokens of
     // names without noticing.
     let farthest = world.plan.constants.fence_retention.as_micros() as i64;
-    let target = match world.dice.chance(0.4) {
+    let ttl = world.plan.ttl.as_micros() as i64;
+    let target = match world.dice.below(4) {
         // Back to where it was, or thereabouts.
-        true => world.dice.signed(-1_000_000, 1_000_000),
-        false => world.dice.signed(offset, offset.max(farthest)),
+        0 => world.dice.signed(-1_000_000, 1_000_000),
+        1 => world.dice.signed(offset, offset.max(farthest)),
+        _ => farthest.min(offset + world.dice.signed(0, 2 * ttl)),
     };
     // Back only while it remembers: else its floor would be below what it granted.
     if target < offset && !server.remembers() {

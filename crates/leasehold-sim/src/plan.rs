@@ -76,7 +76,7 @@ impl Plan {
             false => Mode::Beyond,
         };
         let nodes = dice.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 5, 7]);
-        let ttl = Duration::from_millis(dice.pick(&[200, 1_000, 3_000, 10_000]));
+        let ttl = Duration::from_millis(dice.pick(&[200, 1_000, 5_000, 20_000]));
         let ttl_ns = ttl.as_nanos() as Nanos;
         let mut constants = Constants::for_nodes(nodes);
         constants.skew = Duration::from_secs(dice.pick(&[2, 10, 60]));

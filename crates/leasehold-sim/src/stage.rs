@@ -9,7 +9,7 @@ use leasehold::Client;
 use crate::agenda::{MILLI, Nanos, SECOND};
 use crate::bug::Bug;
 use crate::caller::{Caller, options_of};
-use crate::check::{Violation, leftovers, progress};
+use crate::check::{Fact, Violation, leftovers, progress};
 use crate::clock::{ProcessClock, Watch};
 use crate::dice::Dice;
 use crate::fault::{Fault, FaultCounts};
@@ -72,10 +72,8 @@ fn report(world: &World) -> Report {
 /// Starts a process, for the first time or again.
 pub fn start(world: &Arc<World>, slot: usize, life: u32) {
     let (plan, dice) = (&world.plan, &world.dice);
-    let ppm = match dice.chance(0.7) {
-        true => dice.signed(-plan.drift_ppm(), plan.drift_ppm()),
-        false => 0,
-    };
+    let most = plan.drift_ppm();
+    let ppm = dice.pick(&[0, most, -most, dice.signed(-most, most)]);
     // Some clocks are years behind; then tokens follow the nodes' fences, one by one.
     let wall_us = match plan.slow_walls {
         true => dice.signed(-100_000_000_000_000, 0),
@@ -164,6 +162,7 @@ fn everybody(world: &World) -> Vec<Arc<Process>> {
 fn turmoil(world: &Arc<World>) {
     nemesis::start(world);
     snapshots(world);
+    audits(world);
     let Some((at, duration)) = world.plan.lull else {
         return world.run_until(world.plan.turmoil);
     };
@@ -182,6 +181,7 @@ fn turmoil(world: &Arc<World>) {
     }
     nemesis::start(world);
     snapshots(world);
+    audits(world);
     world.run_until(world.agenda.now() + world.plan.turmoil / 2);
 }
 
@@ -194,6 +194,17 @@ fn snapshots(world: &Arc<World>) {
                 server.snapshot();
             }
             snapshots(world);
+        }
+    });
+}
+
+/// From time to time, everybody is looked at.
+fn audits(world: &Arc<World>) {
+    let every = world.plan.ttl.as_nanos() as Nanos / 8;
+    world.agenda.enter(world.agenda.now() + every, |world| {
+        if !world.is_calm() {
+            world.check(Fact::Audit, None);
+            audits(world);
         }
     });
 }

@@ -66,10 +66,8 @@ impl World {
         let servers = (0..plan.nodes).map(|_| {
             // Nodes keep their clocks together, as the skew asks of them.
             let offset_us = dice.signed(-skew_us / 8, skew_us / 8);
-            let ppm = match dice.chance(0.7) {
-                true => dice.between(0, plan.drift_ppm() as u64),
-                false => 0,
-            };
+            let most = plan.drift_ppm() as u64;
+            let ppm = dice.pick(&[0, most, dice.between(0, most)]);
             if ppm > 0 {
                 journal.strike(Fault::NodeDrift);
             }

@@ -27,6 +27,8 @@ pub struct Violation {
 pub enum Fact {
     /// Somebody got a lease.
     Granted(HoldingId),
+    /// Nothing in particular: everybody is looked at.
+    Audit,
     /// Somebody was told that a lease is lost.
     Told(HoldingId),
     /// The resource of a name was written: it says `value` after so many updates.
