@@ -240,11 +240,15 @@ impl Caller {
 
 /// What every lease of a process has in common.
 pub fn options_of(world: &World, process: &Process) -> Options {
-    Options::default()
+    let options = Options::default()
         .ttl(world.plan.ttl)
         .label(process.label())
         .retry_delay(world.plan.ttl / 10)
-        .outage_patience(world.plan.ttl)
+        .outage_patience(world.plan.ttl);
+    match world.plan.node_timeout() {
+        Some(timeout) => options.node_timeout(timeout),
+        None => options,
+    }
 }
 
 /// Without what differs from run to run.

@@ -18,6 +18,13 @@ pub fn start(world: &Arc<World>) {
     for index in 0..world.plan.strikes.len() {
         schedule(world, index);
     }
+    if world.plan.islands {
+        let until = world.agenda.now() + world.plan.turmoil;
+        for slot in 0..world.plan.processes {
+            let minority = world.plan.nodes.div_ceil(2) - 1;
+            cut_off(world, Fault::Minority, minority, Some(slot), until);
+        }
+    }
 }
 
 fn schedule(world: &Arc<World>, index: usize) {
@@ -54,7 +61,7 @@ fn strike(world: &Arc<World>, fault: Fault) {
         Fault::Stopped => pause(world, slot, fault, Pause::Stopped),
         Fault::Suspended => pause(world, slot, fault, Pause::Suspended),
         Fault::Killed => kill(world, slot),
-        Fault::Slow => slow(world, node),
+        Fault::Slow => slow(world, slot, node),
         Fault::Flushed => flush(world, node),
         Fault::ForgotScripts => {
             struck(world, fault, || format!("n{node} forgets its scripts"));
@@ -71,18 +78,22 @@ fn struck(world: &World, fault: Fault, line: impl FnOnce() -> String) {
 
 /// Cuts some nodes off: from all processes, or from one.
 fn partition(world: &Arc<World>, fault: Fault, count: usize) {
+    let until = world.agenda.now() + duration(world);
+    let only = world
+        .dice
+        .chance(0.7)
+        .then(|| world.dice.below(world.plan.processes));
+    cut_off(world, fault, count, only, until);
+}
+
+fn cut_off(world: &Arc<World>, fault: Fault, count: usize, only: Option<usize>, until: Nanos) {
     if count == 0 {
         return;
     }
-    let until = world.agenda.now() + duration(world);
     let first = world.dice.below(world.plan.nodes);
     let nodes: Vec<_> = (first..first + count)
         .map(|node| node % world.plan.nodes)
         .collect();
-    let only = world
-        .dice
-        .chance(0.5)
-        .then(|| world.dice.below(world.plan.processes));
     struck(world, fault, || {
         let whom = only.map_or("all".to_owned(), |slot| format!("p{slot}"));
         format!("nodes {nodes:?} are cut off from {whom}")
@@ -216,15 +227,42 @@ fn kill(world: &Arc<World>, slot: usize) {
         .enter(at, move |world| stage::start(world, slot, life));
 }
 
-fn slow(world: &Arc<World>, node: usize) {
-    let now = world.agenda.now();
-    let by = world
-        .dice
-        .between(0, world.plan.ttl.as_nanos() as Nanos / 4);
+/// Makes a node slow for all, all nodes for a process, or just the two for each other; to
+/// listen or to answer.
+fn slow(world: &Arc<World>, slot: usize, node: usize) {
+    let until = world.agenda.now() + duration(world);
+    let most = world.plan.ttl.as_nanos() as Nanos / 3;
+    let by = world.dice.between(0, most);
+    let way = world.dice.pick(&[Way::There, Way::Back]);
+    let (any_process, any_node) =
+        world
+            .dice
+            .pick(&[(true, false), (false, true), (false, true), (false, false)]);
     struck(world, Fault::Slow, || {
-        format!("n{node} is slow, by {} ms", by / 1_000_000)
+        let process = if any_process {
+            "all".to_owned()
+        } else {
+            format!("p{slot}")
+        };
+        let nodes = if any_node {
+            "all nodes".to_owned()
+        } else {
+            format!("n{node}")
+        };
+        format!(
+            "{nodes} and {process}: slow by {} ms ({way:?})",
+            by / 1_000_000
+        )
     });
-    world.servers[node].slow_down(now + duration(world), by);
+    for each_slot in 0..world.plan.processes {
+        for each_node in 0..world.plan.nodes {
+            if (any_process || each_slot == slot) && (any_node || each_node == node) {
+                world
+                    .network
+                    .slow_down(each_slot, each_node, way, until, by);
+            }
+        }
+    }
 }
 
 fn flush(world: &Arc<World>, node: usize) {
@@ -244,7 +282,6 @@ pub fn heal(world: &Arc<World>) {
     // nothing until it has caught up with its own tokens.
     let latest = world.servers.iter().map(|s| s.latest_offset_us()).max();
     for (node, server) in world.servers.iter().enumerate() {
-        server.slow_down(0, 0);
         if server.run().is_none() {
             restart(world, node);
         }

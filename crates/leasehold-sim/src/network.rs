@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::agenda::Nanos;
+use crate::dice::Dice;
 use crate::fault::Fault;
 use crate::link::End;
+use crate::plan::Plan;
 use crate::process::Source;
 use crate::server::Request;
 use crate::sync::locked;
@@ -32,6 +34,8 @@ pub enum Way {
 pub struct Network {
     state: Mutex<State>,
     nodes: usize,
+    /// How long a message of each process takes, by and large.
+    latencies: Vec<Nanos>,
 }
 
 struct State {
@@ -39,6 +43,8 @@ struct State {
     opened: ConnectionId,
     /// Until when messages of a process and a node are held back, there and back.
     cut_until: Vec<[Nanos; 2]>,
+    /// Until when messages of a process and a node are slow, and by how much.
+    slow: Vec<[(Nanos, Nanos); 2]>,
     /// The latest message that took effect, by process and node.
     latest: Vec<u64>,
     sent: u64,
@@ -71,13 +77,20 @@ struct Message {
 }
 
 impl Network {
-    /// A network of so many processes and nodes, in which all is well.
-    pub fn new(processes: usize, nodes: usize) -> Self {
+    /// A network in which all is well so far.
+    pub fn new(plan: &Plan, dice: &Dice) -> Self {
+        let (processes, nodes) = (plan.processes, plan.nodes);
+        let latencies = (0..processes).map(|_| match dice.chance(0.5) {
+            true => plan.latency,
+            false => plan.latency * plan.distance,
+        });
         Self {
+            latencies: latencies.collect(),
             state: Mutex::new(State {
                 connections: BTreeMap::new(),
                 opened: 0,
                 cut_until: vec![[0; 2]; processes * nodes],
+                slow: vec![[(0, 0); 2]; processes * nodes],
                 latest: vec![0; processes * nodes],
                 sent: 0,
             }),
@@ -138,9 +151,11 @@ impl Network {
         let connection = state.connections.get_mut(&id)?;
         let pair = connection.end.process.slot * self.nodes + connection.end.server;
         let ttl = plan.ttl.as_nanos() as Nanos;
-        let mut at = now + dice.between(plan.latency / 2, plan.latency * 2);
-        if way == Way::There {
-            at += world.servers[connection.end.server].slowness(now);
+        let latency = self.latencies[connection.end.process.slot];
+        let mut at = now + dice.between(latency / 2, latency * 2);
+        let (slow_until, slow_by) = state.slow[pair][way as usize];
+        if now < slow_until {
+            at += slow_by;
         }
         let stream = &mut connection.streams[way as usize];
         let cut_until = state.cut_until[pair][way as usize];
@@ -284,9 +299,17 @@ impl Network {
         }
     }
 
-    /// Ends all partitions.
+    /// Makes the messages of a process and a node slow, one way.
+    pub fn slow_down(&self, process: usize, server: usize, way: Way, until: Nanos, by: Nanos) {
+        let pair = process * self.nodes + server;
+        locked(&self.state).slow[pair][way as usize] = (until, by);
+    }
+
+    /// Ends all partitions, and all slowness.
     pub fn mend(&self) {
-        locked(&self.state).cut_until.fill([0; 2]);
+        let state = &mut *locked(&self.state);
+        state.cut_until.fill([0; 2]);
+        state.slow.fill([(0, 0); 2]);
     }
 
     /// Forgets all connections: the run is over.

@@ -49,6 +49,10 @@ pub struct Plan {
     pub constants: Constants,
     /// How long a message takes, at best.
     pub latency: Nanos,
+    /// How many times longer for some processes, which are far away.
+    pub distance: Nanos,
+    /// Each process cannot reach a minority of its own, as long as faults strike.
+    pub islands: bool,
     /// How long faults strike.
     pub turmoil: Nanos,
     /// When nothing is asked, and for how long.
@@ -101,6 +105,8 @@ impl Plan {
             ttl,
             constants,
             latency: dice.between(MILLI / 20, ttl_ns / 400),
+            distance: dice.pick(&[1, 1, 6, 12]),
+            islands: dice.chance(0.2),
             turmoil,
             lull: None,
             loss,
@@ -137,6 +143,12 @@ impl Plan {
             Mode::Within => 4_900,
             Mode::Beyond => 300_000,
         }
+    }
+
+    /// How long a node may take, if that is not left to the library: far away, its default
+    /// would be too short.
+    pub fn node_timeout(&self) -> Option<Duration> {
+        (self.distance > 1).then(|| self.ttl / 4)
     }
 
     /// The longest TTL in use.

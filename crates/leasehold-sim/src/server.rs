@@ -1,4 +1,4 @@
-//! A node's server: it runs, crashes, comes back with what it kept, and takes its time.
+//! A node's server: it runs, crashes, and comes back with what it kept.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -63,8 +63,6 @@ struct State {
     runs: u64,
     up_since: Nanos,
     scripts: bool,
-    /// Until when it takes its time, and how much.
-    slow: (Nanos, Nanos),
     /// The latest that its clock has shown to anybody. Tokens may be as high as that and S.
     latest_us: u64,
     latest_offset_us: i64,
@@ -82,7 +80,6 @@ impl Server {
                 runs: 0,
                 up_since: 0,
                 scripts: true,
-                slow: (0, 0),
                 latest_us: 0,
                 latest_offset_us: 0,
             }),
@@ -130,17 +127,6 @@ impl Server {
     /// Which run of the server this is; `None` while it is down.
     pub fn run(&self) -> Option<u64> {
         locked(&self.state).run
-    }
-
-    /// How much longer than usual an answer takes now.
-    pub fn slowness(&self, now: Nanos) -> Nanos {
-        let (until, by) = locked(&self.state).slow;
-        if now < until { by } else { 0 }
-    }
-
-    /// Takes its time until then.
-    pub fn slow_down(&self, until: Nanos, by: Nanos) {
-        locked(&self.state).slow = (until, by);
     }
 
     /// Keeps what it knows now, for a crash to come.

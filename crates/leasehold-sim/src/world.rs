@@ -76,7 +76,7 @@ impl World {
         Arc::new(Self {
             bug,
             agenda: Agenda::default(),
-            network: Network::new(plan.processes, plan.nodes),
+            network: Network::new(&plan, &dice),
             servers: servers.collect(),
             resource: Resource::new(plan.names),
             processes: Mutex::default(),
