@@ -71,11 +71,6 @@ impl Journal {
         }
     }
 
-    /// Whether there is a timeline.
-    pub fn is_traced(&self) -> bool {
-        self.timeline.is_some()
-    }
-
     /// Takes the timeline.
     pub fn take_timeline(&mut self) -> String {
         self.timeline.take().unwrap_or_default()

@@ -110,13 +110,8 @@ impl Ledger {
     }
 
     /// How many leases were taken.
-    pub fn len(&self) -> usize {
+    pub fn taken(&self) -> usize {
         self.holdings.len()
-    }
-
-    /// Whether none was.
-    pub fn is_empty(&self) -> bool {
-        self.holdings.is_empty()
     }
 
     /// Forgets all: the run is over.

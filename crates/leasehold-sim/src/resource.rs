@@ -80,7 +80,7 @@ impl Resource {
         let (answer, answered) = oneshot::channel();
         let process = Arc::clone(process);
         // Mostly quick, sometimes so slow that the lease is long over when it arrives.
-        let most = match world.dice.chance(0.05) {
+        let most = match !world.is_calm() && world.dice.chance(0.05) {
             true => 2 * world.plan.ttl.as_nanos() as Nanos,
             false => 2 * MILLI,
         };

@@ -62,7 +62,7 @@ fn report(world: &World) -> Report {
         plan: world.plan.clone(),
         violation: journal.violation.clone(),
         faults: journal.faults.clone(),
-        leases: journal.ledger.len(),
+        leases: journal.ledger.taken(),
         simulated: Duration::from_nanos(world.agenda.now()),
         events: world.agenda.happened(),
         timeline: journal.take_timeline(),
