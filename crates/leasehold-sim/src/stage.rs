@@ -262,7 +262,9 @@ fn aftermath(world: &Arc<World>) {
 
 /// Shuts all clients down, and drops them.
 fn shut_down(world: &Arc<World>) {
-    let grace = world.plan.ttl;
+    // A connection that broke unnoticed in the turmoil has to be made anew first, and both
+    // that and the janitor pause for up to a second between two tries.
+    let grace = world.plan.ttl + Duration::from_secs(8);
     for process in everybody(world) {
         spawn(world, &process, move |caller| async move {
             let busy = caller.world.busy();
