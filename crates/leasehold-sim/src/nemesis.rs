@@ -157,10 +157,10 @@ fn step_node(world: &Arc<World>, node: usize) {
     // names without noticing.
     let farthest = world.plan.constants.fence_retention.as_micros() as i64;
     let ttl = world.plan.ttl.as_micros() as i64;
-    let target = match world.dice.below(4) {
+    let target = match world.dice.below(5) {
         // Back to where it was, or thereabouts.
-        0 => world.dice.signed(-1_000_000, 1_000_000),
-        1 => world.dice.signed(offset, offset.max(farthest)),
+        0 | 1 => world.dice.signed(-1_000_000, 1_000_000),
+        2 => world.dice.signed(offset, offset.max(farthest)),
         _ => farthest.min(offset + world.dice.signed(0, 2 * ttl)),
     };
     // Back only while it remembers: else its floor would be below what it granted.

@@ -79,7 +79,7 @@ impl Plan {
             true => Mode::Within,
             false => Mode::Beyond,
         };
-        let nodes = dice.pick(&[1, 2, 3, 3, 3, 4, 5, 5, 5, 7]);
+        let nodes = dice.pick(&[1, 1, 2, 3, 3, 4, 5, 5, 5, 7]);
         let ttl = Duration::from_millis(dice.pick(&[200, 1_000, 5_000, 20_000]));
         let ttl_ns = ttl.as_nanos() as Nanos;
         let mut constants = Constants::for_nodes(nodes);
@@ -106,7 +106,7 @@ impl Plan {
             constants,
             latency: dice.between(MILLI / 20, ttl_ns / 400),
             distance: dice.pick(&[1, 1, 6, 12]),
-            islands: dice.chance(0.2),
+            islands: dice.chance(0.35),
             turmoil,
             lull: None,
             loss,
@@ -131,7 +131,7 @@ impl Plan {
         Fault::STRIKING
             .into_iter()
             .filter(|fault| self.mode == Mode::Beyond || !fault.is_beyond(guarded))
-            .filter(|_| dice.chance(0.45))
+            .filter(|_| dice.chance(0.55))
             .map(|fault| (fault, dice.between(ttl, 12 * ttl)))
             .collect()
     }

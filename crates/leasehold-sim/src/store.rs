@@ -54,11 +54,12 @@ struct Entry {
 impl Store {
     /// The handshake: the epoch, which begins now if the record of it is missing or from
     /// another run of the node.
-    pub fn greet(&mut self, run: u64, now_us: u64) -> Epoch {
+    pub fn greet(&mut self, run: u64, now_us: u64, bug: Option<Bug>) -> Epoch {
         match self.epoch {
             Some(epoch) if epoch.run == run => epoch,
             earlier => {
                 // If the clock has gone back since the earlier epoch began, its floor holds on.
+                let earlier = earlier.filter(|_| bug != Some(Bug::RestartLowersFloor));
                 let began_us = earlier.map_or(now_us, |e| e.began_us.max(now_us));
                 *self.epoch.insert(Epoch { run, began_us })
             }

@@ -19,6 +19,9 @@ pub enum Bug {
     FailedAttemptKept,
     /// A failed attempt is not released where no answer had come yet.
     LateGrantKept,
+    /// A token that was too low is followed by one that is just above the fence, which may
+    /// have moved on. (A real bug once.)
+    ChasesFence,
 }
 
 #[cfg(feature = "planted-bugs")]
