@@ -17,8 +17,6 @@ pub enum Bug {
     NoRestartGuard,
     /// A node that forgot grants whatever token is asked of it.
     NoFloor,
-    /// A node that restarted forgets the floor of its earlier epoch. (A real bug once.)
-    RestartLowersFloor,
     /// EXTEND takes a free lock whatever the fence says.
     ExtendIgnoresFence,
     /// A connection is used on after a timeout, and the late reply answers the next request.
@@ -27,7 +25,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 15] = [
+    pub const ALL: [(&'static str, Self); 14] = [
         (
             "validity-from-reply",
             Self::Client(planted::Bug::ValidityFromReply),
@@ -52,7 +50,6 @@ impl Bug {
         ("missing-fence-is-zero", Self::MissingFenceIsZero),
         ("no-restart-guard", Self::NoRestartGuard),
         ("no-floor", Self::NoFloor),
-        ("restart-lowers-floor", Self::RestartLowersFloor),
         ("extend-ignores-fence", Self::ExtendIgnoresFence),
         ("wrong-reply", Self::WrongReply),
     ];

@@ -18,6 +18,9 @@ use crate::server::Request;
 use crate::sync::locked;
 use crate::world::World;
 
+/// A message that is later than this is lost, so that the end of a run is free of them.
+pub const MOST_TTLS_LATE: Nanos = 6;
+
 /// Names a connection.
 pub type ConnectionId = u64;
 
@@ -181,6 +184,10 @@ impl Network {
             at += dice.between(0, most);
         }
         at = at.max(stream.last_arrival + 1);
+        if at > now + MOST_TTLS_LATE * ttl {
+            stream.stalled = true;
+            return None;
+        }
         stream.last_arrival = at;
         Some(at)
     }

@@ -108,7 +108,7 @@ impl Server {
                 // The first run began long before the simulation did.
                 let before = u64::from(state.runs == 0) * 86_400;
                 Reply::Hello {
-                    epoch: state.store.greet(run, now_us, bug),
+                    epoch: state.store.greet(run, now_us),
                     up: Duration::from_secs(before + (now - state.up_since) / SECOND),
                 }
             }

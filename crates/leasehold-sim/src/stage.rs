@@ -15,6 +15,7 @@ use crate::dice::Dice;
 use crate::fault::{Fault, FaultCounts};
 use crate::link::Link;
 use crate::nemesis;
+use crate::network::MOST_TTLS_LATE;
 use crate::plan::{Mode, Plan};
 use crate::process::{Process, Source};
 use crate::sync::locked;
@@ -237,9 +238,11 @@ fn wait_for_callers(world: &Arc<World>) {
 /// All is well again: leases can be had, and nothing stays behind.
 fn aftermath(world: &Arc<World>) {
     wind_down(world);
-    // What faults have left behind ends with its TTL, and what is late has arrived.
+    // What is late has arrived, perhaps twice, and what it and the faults have left behind
+    // has ended with its TTL.
     let ttl = world.plan.longest_ttl();
-    world.run_until(world.agenda.now() + 6 * ttl + world.plan.longest_guard());
+    let settled = (MOST_TTLS_LATE + 2) * ttl + world.plan.longest_guard();
+    world.run_until(world.agenda.now() + settled);
     let patience = Duration::from_nanos(patience(world) / 4);
     for process in everybody(world) {
         for _ in 0..2 {

@@ -54,12 +54,11 @@ struct Entry {
 impl Store {
     /// The handshake: the epoch, which begins now if the record of it is missing or from
     /// another run of the node.
-    pub fn greet(&mut self, run: u64, now_us: u64, bug: Option<Bug>) -> Epoch {
+    pub fn greet(&mut self, run: u64, now_us: u64) -> Epoch {
         match self.epoch {
             Some(epoch) if epoch.run == run => epoch,
             earlier => {
                 // If the clock has gone back since the earlier epoch began, its floor holds on.
-                let earlier = earlier.filter(|_| bug != Some(Bug::RestartLowersFloor));
                 let began_us = earlier.map_or(now_us, |e| e.began_us.max(now_us));
                 *self.epoch.insert(Epoch { run, began_us })
             }
@@ -213,5 +212,53 @@ impl Entry {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_800_000_000_000_000;
+
+    fn ask(token: u64, epoch: Epoch) -> Ask {
+        let name = Name::new("a").expect("a name");
+        let ttl = Duration::from_secs(10);
+        Ask {
+            verb: Verb::Acquire,
+            claim: Claim::new(name, token.to_string().into_bytes(), token, ttl),
+            settled: false,
+            epoch,
+        }
+    }
+
+    /// Found by a run: flushed while its clock was ahead, set back, and then restarted with
+    /// everything it knew, a node handed out old tokens.
+    #[test]
+    fn a_restart_keeps_the_floor_of_a_clock_that_was_ahead() {
+        let constants = Constants::for_nodes(1);
+        let hour = 3_600_000_000;
+        let mut store = Store::default();
+        let ahead = store.greet(0, NOW + hour);
+        let back = store.greet(1, NOW);
+        assert_eq!(back.floor(&constants), ahead.floor(&constants));
+        let vote = store.vote(&ask(NOW + 1, back), NOW, constants, None);
+        assert!(matches!(vote, Some(Vote::Stale { .. })), "{vote:?}");
+    }
+
+    #[test]
+    fn another_epoch_than_the_connection_knows_is_told() {
+        let constants = Constants::for_nodes(1);
+        let mut store = Store::default();
+        let epoch = store.greet(0, NOW);
+        let token = epoch.floor(&constants) + 1;
+        store.clear();
+        assert_eq!(
+            store.vote(&ask(token, epoch), NOW + 1, constants, None),
+            None
+        );
+        let epoch = store.greet(0, NOW + 1);
+        let vote = store.vote(&ask(token + 1, epoch), NOW + 1, constants, None);
+        assert_eq!(vote, Some(Vote::Granted));
     }
 }

@@ -5,13 +5,14 @@ use leasehold_sim::{Bug, batch};
 
 /// A bug, the promises of which it must break one, and within how many seeds: five to ten
 /// times what it takes on average.
-const PLANTED: [(&str, &[&str], u64); 13] = [
+const PLANTED: [(&str, &[&str], u64); 14] = [
     ("validity-from-reply", &["exclusion", "lost() in time"], 800),
     ("no-drift", &["exclusion"], 1_500),
     ("owner-per-client", &["exclusion", "lost() in time"], 20),
     ("subset-majority", &["exclusion", "lost() in time"], 4_000),
     ("failed-attempt-kept", &["nothing left", "progress"], 20),
     ("late-grant-kept", &["nothing left", "progress"], 20),
+    ("chases-fence", &["progress"], 600),
     ("ties-win", &["tokens", "no lost update"], 80),
     ("fence-dies-with-lock", &["tokens"], 20),
     ("missing-fence-is-zero", &["tokens"], 500),
