@@ -7,17 +7,17 @@ use leasehold_sim::{Bug, batch};
 /// times what it takes on average.
 const PLANTED: [(&str, &[&str], u64); 14] = [
     ("validity-from-reply", &["exclusion", "lost() in time"], 800),
-    ("no-drift", &["exclusion"], 1_500),
+    ("no-drift", &["exclusion"], 1_000),
     ("owner-per-client", &["exclusion", "lost() in time"], 20),
     ("subset-majority", &["exclusion", "lost() in time"], 4_000),
     ("failed-attempt-kept", &["nothing left", "progress"], 20),
     ("late-grant-kept", &["nothing left", "progress"], 20),
     ("chases-fence", &["progress"], 600),
-    ("ties-win", &["tokens", "no lost update"], 80),
+    ("ties-win", &["tokens", "no lost update"], 60),
     ("fence-dies-with-lock", &["tokens"], 20),
-    ("missing-fence-is-zero", &["tokens"], 500),
-    ("no-restart-guard", &["exclusion", "lost() in time"], 400),
-    ("no-floor", &["tokens"], 800),
+    ("missing-fence-is-zero", &["tokens"], 400),
+    ("no-restart-guard", &["exclusion", "lost() in time"], 300),
+    ("no-floor", &["tokens"], 400),
     ("extend-ignores-fence", &["tokens"], 4_000),
     (
         "wrong-reply",
