@@ -258,7 +258,7 @@ mod tests {
             None
         );
         let epoch = store.greet(0, NOW + 1);
-        let vote = store.vote(&ask(token + 1, epoch), NOW + 1, constants, None);
+        let vote = store.vote(&ask(token + 1, epoch), NOW + 2, constants, None);
         assert_eq!(vote, Some(Vote::Granted));
     }
 }

@@ -18,7 +18,7 @@ const PLANTED: [(&str, &[&str], u64); 14] = [
     ("missing-fence-is-zero", &["tokens"], 400),
     ("no-restart-guard", &["exclusion", "lost() in time"], 300),
     ("no-floor", &["tokens"], 400),
-    ("extend-ignores-fence", &["tokens"], 4_000),
+    ("extend-ignores-fence", &["tokens"], 2_000),
     (
         "wrong-reply",
         &["exclusion", "lost() in time", "tokens"],

@@ -1,7 +1,7 @@
 //! Bugs that can be switched on, to see that the simulator finds them.
 //!
 //! A harness that finds nothing proves little: it may be unable to find anything. Without
-//! the feature `planted-bugs`, [`on`] is the constant `false`, and the compiler removes
+//! the feature `planted-bugs`, `on` is the constant `false`, and the compiler removes
 //! every trace of this.
 
 /// A rule of the client that is broken on purpose.
