@@ -19,13 +19,17 @@ pub enum Bug {
     NoFloor,
     /// EXTEND takes a free lock whatever the fence says.
     ExtendIgnoresFence,
+    /// The resource takes every token.
+    ResourceUnfenced,
+    /// The resource looks at the tokens of writes only.
+    ResourceIgnoresReads,
     /// A connection is used on after a timeout, and the late reply answers the next request.
     WrongReply,
 }
 
 impl Bug {
     /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 14] = [
+    pub const ALL: [(&'static str, Self); 17] = [
         (
             "validity-from-reply",
             Self::Client(planted::Bug::ValidityFromReply),
@@ -45,6 +49,7 @@ impl Bug {
         ),
         ("late-grant-kept", Self::Client(planted::Bug::LateGrantKept)),
         ("chases-fence", Self::Client(planted::Bug::ChasesFence)),
+        ("lost-too-late", Self::Client(planted::Bug::LostTooLate)),
         ("ties-win", Self::TiesWin),
         ("fence-dies-with-lock", Self::FenceDiesWithLock),
         ("missing-fence-is-zero", Self::MissingFenceIsZero),
@@ -52,6 +57,8 @@ impl Bug {
         ("no-floor", Self::NoFloor),
         ("extend-ignores-fence", Self::ExtendIgnoresFence),
         ("wrong-reply", Self::WrongReply),
+        ("resource-unfenced", Self::ResourceUnfenced),
+        ("resource-ignores-reads", Self::ResourceIgnoresReads),
     ];
 
     /// The bug of this name.

@@ -5,7 +5,7 @@ use leasehold_sim::{Bug, batch};
 
 /// A bug, the promises of which it must break one, and within how many seeds: five to ten
 /// times what it takes on average.
-const PLANTED: [(&str, &[&str], u64); 14] = [
+const PLANTED: [(&str, &[&str], u64); 17] = [
     ("validity-from-reply", &["exclusion", "lost() in time"], 800),
     ("no-drift", &["exclusion"], 1_000),
     ("owner-per-client", &["exclusion", "lost() in time"], 20),
@@ -13,6 +13,7 @@ const PLANTED: [(&str, &[&str], u64); 14] = [
     ("failed-attempt-kept", &["nothing left", "progress"], 20),
     ("late-grant-kept", &["nothing left", "progress"], 20),
     ("chases-fence", &["progress"], 600),
+    ("lost-too-late", &["lost() in time"], 20),
     ("ties-win", &["tokens", "no lost update"], 60),
     ("fence-dies-with-lock", &["tokens"], 20),
     ("missing-fence-is-zero", &["tokens"], 400),
@@ -24,6 +25,8 @@ const PLANTED: [(&str, &[&str], u64); 14] = [
         &["exclusion", "lost() in time", "tokens"],
         60,
     ),
+    ("resource-unfenced", &["no lost update"], 70),
+    ("resource-ignores-reads", &["no lost update"], 300),
 ];
 
 #[test]

@@ -315,6 +315,9 @@ impl Held {
     /// The lost signal fires so long before the deadline that the holder hears it
     /// before the deadline can pass.
     pub(crate) fn lost_at(&self) -> Moment {
+        if planted::on(planted::Bug::LostTooLate) {
+            return self.deadline();
+        }
         let margin =
             (self.claim.ttl / 50).clamp(Duration::from_millis(1), Duration::from_millis(100));
         self.deadline().saturating_sub(margin)

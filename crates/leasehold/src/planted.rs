@@ -22,6 +22,8 @@ pub enum Bug {
     /// A token that was too low is followed by one that is just above the fence, which may
     /// have moved on. (A real bug once.)
     ChasesFence,
+    /// The lost signal fires at the deadline, not before it.
+    LostTooLate,
 }
 
 #[cfg(feature = "planted-bugs")]
