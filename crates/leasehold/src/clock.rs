@@ -6,7 +6,9 @@
 //! Linux, so a lease's deadline is a [`Moment`] instead.
 
 use std::fmt;
+use std::future::Future;
 use std::ops::Add;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -116,6 +118,15 @@ pub trait TimeSource: Send + Sync + 'static {
     /// Wall-clock time, in microseconds since 1970. May jump; tokens are
     /// proposed from it, and nothing that must be safe depends on it.
     fn unix_us(&self) -> u64;
+
+    /// Sleeps for so long. Default: a timer of the `tokio` runtime. A simulation gives the
+    /// timers of its processes here, which run at their own speed and stand still while
+    /// their process does. One that fires late is noticed: the clock is looked at again.
+    ///
+    /// Cancel safety: must leave nothing behind.
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(tokio::time::sleep(duration))
+    }
 }
 
 /// A cheap handle on a [`TimeSource`]; the system's by default.
@@ -154,7 +165,11 @@ impl Clock {
             if left.is_zero() {
                 return;
             }
-            tokio::time::sleep(left.min(SLEEP_SLICE)).await;
+            let slice = left.min(SLEEP_SLICE);
+            match &self.source {
+                None => tokio::time::sleep(slice).await,
+                Some(source) => source.sleep(slice).await,
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::name::shown;
+use crate::planted;
 
 const SECRET_BYTES: usize = 20;
 const SECRET_CHARS: usize = SECRET_BYTES * 2;
@@ -115,6 +116,11 @@ impl fmt::Display for Holder {
 pub(crate) fn new_owner(token: u64, label: &str) -> Box<[u8]> {
     let mut secret = [0; SECRET_BYTES];
     getrandom::fill(&mut secret).expect("the operating system has no randomness to give");
+    // Planted bug: nothing but the label tells one value from another.
+    let (secret, token) = match planted::on(planted::Bug::OwnerPerClient) {
+        false => (secret, token),
+        true => ([0; SECRET_BYTES], 0),
+    };
     let (pid_at_host, digits) = (pid_at_host(), token_digits(token));
     let mut value =
         Vec::with_capacity(SECRET_CHARS + 3 + digits.len() + pid_at_host.len() + label.len());

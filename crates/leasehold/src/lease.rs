@@ -15,6 +15,7 @@ use crate::error::{Error, NodeReport, Refusal};
 use crate::janitor::Return;
 use crate::node::{Claim, Holders, Node, Verb};
 use crate::options::Options;
+use crate::planted;
 use crate::quorum::round::{self, Decision};
 use crate::quorum::{Canvass, NodeSet, Question};
 
@@ -383,6 +384,9 @@ impl Held {
     /// The lost signal fires so long before the deadline that the holder hears it
     /// before the deadline can pass.
     pub(crate) fn lost_at(&self) -> Moment {
+        if planted::on(planted::Bug::LostTooLate) {
+            return self.deadline();
+        }
         let margin =
             (self.claim.ttl / 50).clamp(Duration::from_millis(1), Duration::from_millis(100));
         self.deadline().saturating_sub(margin)
@@ -445,6 +449,8 @@ impl Held {
         let (carried, refuted) = extension
             .canvass
             .with_round(|r| (r.decision() == Some(Decision::Carried), r.is_refuted()));
+        // Planted bug, or nothing.
+        let carried = carried || self.is_carried_by_subset(extension);
         if carried {
             let sent_at = extension.sent_at;
             if let Some(deadline) = round::deadline(sent_at, self.claim.ttl, self.drift, now) {
@@ -460,6 +466,17 @@ impl Held {
             return Progress::Over;
         }
         Progress::Unknown
+    }
+
+    /// Planted bug: a majority of the nodes that the lease may be on, instead of all N.
+    fn is_carried_by_subset(&self, extension: &Extension) -> bool {
+        if !planted::on(planted::Bug::SubsetMajority) {
+            return false;
+        }
+        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let nodes = extension.canvass.with_round(|r| r.stories().len());
+        let subset = (0..nodes).filter(|node| !rounds.untouched.contains(*node));
+        extension.canvass.granted().len() >= round::Round::majority(subset.count())
     }
 
     /// The lease is lost: tells the holder, and gives back what is left of it.

@@ -52,6 +52,11 @@ mod mutex;
 mod name;
 pub mod node;
 mod options;
+#[cfg(feature = "planted-bugs")]
+#[doc(hidden)]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
 mod quorum;
 mod waiter;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Invalid, Refusal};
+use crate::planted;
 
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(10);
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -234,6 +235,7 @@ impl Options {
     /// `drift = ttl × 1 % + 2 ms`, unless the caller chose another.
     pub(crate) fn drift_of_ttl(&self) -> Duration {
         match self.drift {
+            _ if planted::on(planted::Bug::NoDrift) => Duration::ZERO,
             Drift::Default => self.ttl / 100 + Duration::from_millis(2),
             Drift::Exactly(drift) => drift,
         }

@@ -15,6 +15,7 @@ use crate::name::Name;
 use crate::node::rules::MAX_TOKEN;
 use crate::node::{Bell, Claim, Holders, Verb, Watch};
 use crate::options::{OnRefusal, Options, Wait};
+use crate::planted;
 use crate::quorum::round::{self, Advice, Decision};
 use crate::quorum::{Canvass, NodeSet, Question};
 
@@ -305,13 +306,20 @@ async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64
         });
     }
     let advice = match decision {
-        Decision::Failed => canvass.with_round(|round| round.advice(token)),
+        Decision::Failed => {
+            let elapsed = core.clock.now().saturating_duration_since(sent_at);
+            canvass.with_round(|round| round.advice(token, elapsed))
+        }
         // A majority granted it, but so late that nothing of it is left.
         Decision::Carried => Advice::Outage { permanent: false },
     };
     // A failed attempt releases everywhere, also where the outcome is unknown; not
     // where the node said no, which took no effect and cannot any more.
-    armed.release(canvass.untouched());
+    let skip = match planted::on(planted::Bug::FailedAttemptKept) {
+        false => canvass.untouched(),
+        true => NodeSet::all(),
+    };
+    armed.release(skip);
     let refusal = Box::new(core.refusal(&claim, &canvass));
     Attempt::Refused { advice, refusal }
 }

@@ -155,3 +155,51 @@ async fn an_outage_shorter_than_the_lease_is_survived() {
     assert!(!lease.is_valid());
     assert_eq!(lease.release().await, Released::WasLost);
 }
+
+/// Passes calls on after a while, as a network does.
+struct Distant(MemoryNode);
+
+impl Node for Distant {
+    fn label(&self) -> &str {
+        "distant"
+    }
+
+    fn submit(&self, call: Call) {
+        let node = self.0.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            node.submit(call);
+        });
+    }
+}
+
+/// A wall clock that is ten days behind.
+struct Behind(Paused);
+
+impl TimeSource for Behind {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+
+    fn unix_us(&self) -> u64 {
+        self.0.unix_us() - 10 * 24 * 3_600_000_000
+    }
+}
+
+/// A name that a node does not know has a fence that goes on with the node's clock. A client
+/// whose own clock is further behind than that has to overtake it (found by the simulator).
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_days_behind_costs_a_round_trip_and_not_the_lease() {
+    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    tokio::time::sleep(Duration::from_secs(48 * 3600)).await;
+    let builder = Client::builder().time_source(Behind(Paused::new()));
+    let client = builder
+        .custom_node(Distant(node))
+        .build()
+        .expect("a client");
+    let start = tokio::time::Instant::now();
+    let lease = client.mutex("new").try_lock().await.expect("a majority");
+    assert!(lease.is_some());
+    let took = start.elapsed();
+    assert!(took <= Duration::from_millis(4 * 6), "{took:?}");
+}

@@ -14,6 +14,7 @@ use super::nodes::NodeSet;
 use super::round::{Decision, Round};
 use crate::error::Story;
 use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
+use crate::planted;
 
 /// One request on its way to all nodes.
 pub(crate) struct Canvass {
@@ -95,7 +96,8 @@ impl Canvass {
     /// The nodes where the claim certainly is not: they refused it, or the request
     /// was never sent to them.
     pub(crate) fn untouched(&self) -> NodeSet {
-        self.nodes_where(Story::rules_out_effect)
+        let late = planted::on(planted::Bug::LateGrantKept);
+        self.nodes_where(|story| story.rules_out_effect() || late && *story == Story::Pending)
     }
 
     /// The nodes that said yes.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::error::Story;
 use crate::node::{NodeError, Verb, Vote};
+use crate::planted;
 
 /// The votes on one request to all nodes.
 #[derive(Debug)]
@@ -138,9 +139,18 @@ impl Round {
         self.stories.len() - refuted < Self::majority(self.stories.len())
     }
 
-    /// What to do about this failed ACQUIRE, whose token was `token`.
+    /// What to do about this failed ACQUIRE, whose token was `token` and which took
+    /// `elapsed`.
     #[must_use]
-    pub fn advice(&self, token: u64) -> Advice {
+    pub fn advice(&self, token: u64, elapsed: Duration) -> Advice {
+        // Rule: go above a fence by what it may move while the next request travels. One that
+        // is missing reads as `now − F` and goes on with the node's clock, so "one more" would
+        // be too low again, for ever; but it stays below that clock.
+        let lead = match planted::on(planted::Bug::ChasesFence) {
+            false => u64::try_from(elapsed.as_micros() * 4 + 1_000).unwrap_or(u64::MAX),
+            true => 0,
+        };
+        let overtaken = |fence: u64, now: u64| fence.max(fence.saturating_add(lead).min(now));
         let (mut fences, mut clocks, mut held) = (vec![], vec![], vec![]);
         let (mut granted, mut ahead, mut permanent) = (0, 0, 0);
         for story in &self.stories {
@@ -150,7 +160,7 @@ impl Round {
                     granted += 1;
                 }
                 Story::Voted(Vote::Stale { fence, now }) => {
-                    fences.push(*fence);
+                    fences.push(overtaken(*fence, *now));
                     clocks.push(*now);
                 }
                 Story::Voted(Vote::Ahead { fence, now }) => {
@@ -222,6 +232,10 @@ fn time_until_majority(
 /// sent**, never from the reply. `None` if nothing of it is left.
 #[must_use]
 pub fn deadline(sent_at: Moment, ttl: Duration, drift: Duration, now: Moment) -> Option<Moment> {
+    let sent_at = match planted::on(planted::Bug::ValidityFromReply) {
+        false => sent_at,
+        true => now,
+    };
     let deadline = sent_at + ttl.saturating_sub(drift);
     (now < deadline).then_some(deadline)
 }
@@ -243,7 +257,7 @@ mod tests {
     }
 
     fn stale(fence: u64) -> Result<Vote, NodeError> {
-        Ok(Vote::Stale { fence, now: 1000 })
+        Ok(Vote::Stale { fence, now: fence })
     }
 
     fn ahead(fence: u64, now: u64) -> Result<Vote, NodeError> {
@@ -302,10 +316,35 @@ mod tests {
     #[test]
     fn stale_goes_above_the_majoritys_fence_not_above_the_largest() {
         let round = round(vec![stale(20), stale(900), stale(30)], 3);
-        assert_eq!(round.advice(10), Advice::Retoken { at_least: 31 });
+        assert_eq!(
+            round.advice(10, Duration::ZERO),
+            Advice::Retoken { at_least: 31 }
+        );
         // Ties lose.
         let round = self::round(vec![stale(10)], 1);
-        assert_eq!(round.advice(10), Advice::Retoken { at_least: 11 });
+        assert_eq!(
+            round.advice(10, Duration::ZERO),
+            Advice::Retoken { at_least: 11 }
+        );
+    }
+
+    #[test]
+    fn stale_overtakes_a_fence_that_goes_on_with_the_clock() {
+        let missing = |now| {
+            Ok(Vote::Stale {
+                fence: now - 5_000_000,
+                now,
+            })
+        };
+        let round = round(vec![missing(9_000_000), missing(9_000_100), DEAD], 3);
+        let advice = round.advice(10, Duration::from_millis(3));
+        // Four times what the request took, and a millisecond.
+        let at_least = 4_000_100 + 13_000 + 1;
+        assert_eq!(advice, Advice::Retoken { at_least });
+        // But not beyond the node's clock.
+        let at_least = 9_000_100 + 1;
+        let advice = round.advice(10, Duration::from_secs(60));
+        assert_eq!(advice, Advice::Retoken { at_least });
     }
 
     #[test]
@@ -315,17 +354,23 @@ mod tests {
             now: 100,
             at_least: 7,
         };
-        assert_eq!(round.advice(1_000_000), advice);
+        assert_eq!(round.advice(1_000_000, Duration::ZERO), advice);
         // One slow clock does not make the others follow it.
         let round = self::round(vec![ahead(5, 1), stale(70), Ok(Vote::Granted)], 3);
-        assert!(matches!(round.advice(60), Advice::Retoken { .. }));
+        assert!(matches!(
+            round.advice(60, Duration::ZERO),
+            Advice::Retoken { .. }
+        ));
     }
 
     #[test]
     fn contention_tells_when_a_majority_will_be_free() {
         let round = round(vec![held(300), held(100), held(200)], 3);
         let remaining = Some(Duration::from_millis(200));
-        assert_eq!(round.advice(10), Advice::Contended { remaining });
+        assert_eq!(
+            round.advice(10, Duration::ZERO),
+            Advice::Contended { remaining }
+        );
     }
 
     #[test]
@@ -338,16 +383,25 @@ mod tests {
             DEAD,
         ];
         let remaining = Some(Duration::from_millis(50));
-        assert_eq!(round(votes, 5).advice(10), Advice::Contended { remaining });
+        assert_eq!(
+            round(votes, 5).advice(10, Duration::ZERO),
+            Advice::Contended { remaining }
+        );
     }
 
     #[test]
     fn an_outage_is_not_contention() {
         let round = round(vec![DEAD, DEAD, held(50)], 3);
-        assert_eq!(round.advice(10), Advice::Outage { permanent: false });
+        assert_eq!(
+            round.advice(10, Duration::ZERO),
+            Advice::Outage { permanent: false }
+        );
         let wrong = || Err(NodeError::WrongType);
         let round = self::round(vec![wrong(), wrong(), Ok(Vote::Granted)], 3);
-        assert_eq!(round.advice(10), Advice::Outage { permanent: true });
+        assert_eq!(
+            round.advice(10, Duration::ZERO),
+            Advice::Outage { permanent: true }
+        );
     }
 
     #[test]

@@ -244,3 +244,20 @@ async fn an_old_snapshot_gives_no_old_tokens() {
     let third = mutex.lock().await.expect("a lease");
     assert!(third.token() > token, "{} after {token}", third.token());
 }
+
+/// A server that restarts with everything it knew, after its clock was set back: the floor of
+/// its earlier epoch protects names that have had no lease since (found by the simulator).
+#[tokio::test]
+async fn a_clock_that_went_back_does_not_lower_the_floor() {
+    let servers = RedisServer::start_many(1);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let began = (now + Duration::from_secs(3)).as_micros();
+    let earlier = format!("{}:skew=1:{began}", "a".repeat(40));
+    let set: [&[u8]; 3] = [b"SET", b"leasehold:epoch", earlier.as_bytes()];
+    assert_eq!(servers[0].command(&set), "+OK\r\n");
+    let client = client(&servers).await;
+    let lease = client.mutex("a").with_options(patient).lock().await;
+    let lease = lease.expect("when the clock has caught up");
+    let floor = began as u64 + 10_000_000;
+    assert!(lease.token() > floor, "{} {floor}", lease.token());
+}

@@ -5,7 +5,8 @@
 -- ARGV[1] the constants that all clients must agree on, as text without ':'
 --
 -- The record is 'run_id:constants:T', T being the server's clock in µs when the epoch
--- began. Replies:
+-- began. If the clock has gone back since an earlier run's epoch began, that T is kept: its
+-- floor still protects the names that have had no lease since. Replies:
 --   {'EPOCH', record, run_id, uptime in s, now}
 --   {'DIFFERS', constants}     other clients use other constants
 local info = redis.call('INFO', 'server')
@@ -14,12 +15,13 @@ local run_id = string.match(info, 'run_id:(%w+)')
 local uptime = string.match(info, 'uptime_in_seconds:(%d+)') or '0'
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
-local record = redis.call('GET', KEYS[1])
+local began, record = now, redis.call('GET', KEYS[1])
 if record then
-  local run, constants = string.match(record, '^(%w+):([^:]*):%d+$')
+  local run, constants, earlier = string.match(record, '^(%w+):([^:]*):(%d+)$')
   if run == run_id and constants ~= ARGV[1] then return {'DIFFERS', constants} end
   if run == run_id then return {'EPOCH', record, run_id, uptime, now} end
+  if run and tonumber(earlier) > tonumber(now) then began = earlier end
 end
-record = run_id .. ':' .. ARGV[1] .. ':' .. now
+record = run_id .. ':' .. ARGV[1] .. ':' .. began
 redis.call('SET', KEYS[1], record)
 return {'EPOCH', record, run_id, uptime, now}

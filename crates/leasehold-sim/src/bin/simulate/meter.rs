@@ -1,0 +1,90 @@
+//! Progress: a line that moves on a terminal, and lines from time to time elsewhere.
+
+use std::io::IsTerminal;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use leasehold_sim::Report;
+
+/// How often something is printed where it cannot be overwritten.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Shows how far a batch is.
+pub struct Meter {
+    bar: Option<ProgressBar>,
+    state: Mutex<State>,
+    started: Instant,
+    seeds: u64,
+}
+
+#[derive(Default)]
+struct State {
+    done: u64,
+    leases: u64,
+    faults: u64,
+    simulated: Duration,
+    printed: Duration,
+}
+
+impl Meter {
+    /// For so many seeds.
+    pub fn new(seeds: u64) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template(
+                "{bar:30} {pos}/{len} seeds, {per_sec}, {eta} left; {msg}",
+            );
+            let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+            ProgressBar::new(seeds).with_style(style)
+        });
+        Self {
+            bar,
+            state: Mutex::default(),
+            started: Instant::now(),
+            seeds,
+        }
+    }
+
+    /// A run is over.
+    pub fn count(&self, report: &Report) {
+        let state = &mut *self.state.lock().unwrap_or_else(|e| e.into_inner());
+        state.done += 1;
+        state.leases += report.leases as u64;
+        state.faults += report.faults.total();
+        state.simulated += report.simulated;
+        let elapsed = self.started.elapsed();
+        if let Some(bar) = &self.bar {
+            bar.set_message(state.line());
+            bar.inc(1);
+        } else if elapsed - state.printed >= EVERY {
+            state.printed = elapsed;
+            let rate = state.done as f64 / elapsed.as_secs_f64();
+            let (done, seeds) = (state.done, self.seeds);
+            eprintln!("{done}/{seeds} seeds, {rate:.0} a second; {}", state.line());
+        }
+    }
+
+    /// All runs are over; the summary.
+    pub fn finish(&self) -> String {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+        let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let elapsed = self.started.elapsed();
+        format!(
+            "{} seeds in {:.0} s ({:.0} a second): {}",
+            state.done,
+            elapsed.as_secs_f64(),
+            state.done as f64 / elapsed.as_secs_f64(),
+            state.line()
+        )
+    }
+}
+
+impl State {
+    fn line(&self) -> String {
+        let hours = self.simulated.as_secs() / 3600;
+        let (faults, leases) = (self.faults, self.leases);
+        format!("{hours} simulated hours, {faults} faults, {leases} leases")
+    }
+}

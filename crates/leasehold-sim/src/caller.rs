@@ -1,0 +1,271 @@
+//! Callers: what the processes want of their leases. Theirs is the library's public API.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{Client, Error, Lease, Mutex, Options, Wait};
+
+use crate::cancel::Cancel;
+use crate::clock::sleep;
+use crate::dice::Dice;
+use crate::fault::Fault;
+use crate::ledger::HoldingId;
+use crate::process::Process;
+use crate::resource::Resource;
+use crate::world::World;
+
+/// A caller in a process.
+pub struct Caller {
+    /// The run.
+    pub world: Arc<World>,
+    /// Where it runs.
+    pub process: Arc<Process>,
+    /// The client of its process.
+    pub client: Client,
+    /// Its own chances.
+    pub dice: Dice,
+}
+
+/// A lease in a caller's hand. Given back, or not, when it is dropped.
+struct InHand {
+    world: Arc<World>,
+    id: HoldingId,
+}
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        self.world.over(self.id);
+    }
+}
+
+impl Caller {
+    /// Wants leases until the world winds down.
+    pub async fn work(self) {
+        let _busy = self.world.busy();
+        while !self.world.is_winding_down() {
+            self.pause(0.5).await;
+            let errand = self.errand();
+            if self.dice.chance(self.world.plan.cancel / 4.0) {
+                // Dropped at any await: while waiting, holding, or giving back.
+                self.cancel(errand).await;
+            } else {
+                errand.await;
+            }
+        }
+    }
+
+    async fn errand(&self) {
+        let name = self.dice.below(self.world.names.len());
+        let mutex = self.mutex(name);
+        if self.dice.chance(0.15) {
+            return self.with(name, &mutex).await;
+        }
+        let acquire = self.acquire(&mutex);
+        let outcome = match self.dice.chance(self.world.plan.cancel / 2.0) {
+            true => self.cancel(acquire).await,
+            false => Some(acquire.await),
+        };
+        if let Some(Ok(Some(lease))) = outcome {
+            self.hold(name, lease).await;
+        }
+    }
+
+    /// Drops a future after a few polls.
+    async fn cancel<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let polls = self.dice.between(1, 8) as u32;
+        let outcome = Cancel::after(polls, future).await;
+        if outcome.is_none() {
+            self.world.strike(Fault::Cancelled);
+            self.note("drops a call half-way");
+        }
+        outcome
+    }
+
+    async fn acquire(&self, mutex: &Mutex) -> Result<Option<Lease>, Error> {
+        let ttl = self.world.plan.ttl;
+        match self.dice.below(4) {
+            0 => mutex.try_lock().await,
+            1 | 2 => mutex.lock().await.map(Some),
+            _ => mutex.lock_timeout(ttl * 2).await.map(Some),
+        }
+    }
+
+    /// Uses a lease, and gives it back in one way or another.
+    async fn hold(&self, name: usize, lease: Lease) {
+        let lease = Arc::new(lease);
+        let weak = Arc::downgrade(&lease);
+        let token = lease.token();
+        let id = self.world.granted(&self.process, name, token, Some(weak));
+        let in_hand = InHand {
+            world: Arc::clone(&self.world),
+            id,
+        };
+        {
+            let mut work = std::pin::pin!(self.work_with(name, &lease));
+            let lost = tokio::select! {
+                biased;
+                () = lease.lost() => true,
+                () = work.as_mut() => false,
+            };
+            if lost {
+                self.world.told(id);
+                // Some do not listen. The resource has to bear with them.
+                if self.dice.chance(0.2) {
+                    work.await;
+                }
+            }
+        }
+        drop(in_hand);
+        let Some(lease) = Arc::into_inner(lease) else {
+            return;
+        };
+        match self.dice.below(4) {
+            0 => drop(lease),
+            1 if self.dice.chance(self.world.plan.cancel) => {
+                self.cancel(lease.release()).await;
+            }
+            _ => {
+                lease.release().await;
+            }
+        }
+    }
+
+    async fn with(&self, name: usize, mutex: &Mutex) {
+        let done = mutex.with(async |lease| {
+            let token = lease.token();
+            let id = self.world.granted(&self.process, name, token, None);
+            let _in_hand = InHand {
+                world: Arc::clone(&self.world),
+                id,
+            };
+            self.work_with(name, lease).await;
+        });
+        // Held by another, lost, no majority: all of it may happen.
+        let _ = done.await;
+    }
+
+    /// Reads and writes the resource, and takes its time.
+    async fn work_with(&self, name: usize, lease: &Lease) {
+        let (world, process, token) = (&self.world, &self.process, lease.token());
+        for _ in 0..self.dice.below(4) {
+            if let Some(value) = Resource::read(world, process, name, token).await {
+                if self.dice.chance(0.3) {
+                    self.pause(0.5).await;
+                }
+                Resource::write(world, process, name, token, value + 1).await;
+            }
+            if self.dice.chance(0.2) {
+                // It may fail; then the deadline stands as it was.
+                let _ = lease.extend().await;
+            }
+            self.pause(0.4).await;
+        }
+        if !self.world.is_calm() && self.dice.chance(0.3) {
+            // Some hold on to it for as long as they are let.
+            self.pause(4.0).await;
+        }
+    }
+
+    /// Pauses for up to so many TTLs, by the process's timers.
+    async fn pause(&self, ttls: f64) {
+        // When all is well nobody dawdles: what is promised then is progress, not fairness.
+        let ttls = if self.world.is_calm() {
+            ttls / 20.0
+        } else {
+            ttls
+        };
+        let span = self.world.plan.ttl.mul_f64(ttls * self.dice.fraction());
+        sleep(&self.world, &self.process, span).await;
+    }
+
+    fn mutex(&self, name: usize) -> Mutex {
+        let mutex = self.client.mutex(self.world.names[name].as_bytes());
+        mutex.with_options(|options| self.options(options))
+    }
+
+    fn options(&self, options: Options) -> Options {
+        let (dice, unit) = (&self.dice, self.world.plan.ttl);
+        let ttl = dice.pick(&[unit / 2, unit, unit, unit * 2]);
+        let mut options = options.ttl(ttl);
+        if dice.chance(0.25) {
+            options = options.without_renewal();
+        }
+        if dice.chance(0.1) {
+            options = options.max_hold(ttl.mul_f64(0.5 + dice.fraction()));
+        }
+        if dice.chance(0.1) {
+            options = options.min_hold(unit.mul_f64(dice.fraction()));
+        }
+        if dice.chance(0.3) {
+            options = options.node_timeout(ttl.mul_f64(0.05 + 0.4 * dice.fraction()));
+        }
+        if dice.chance(0.2) {
+            options = options.wait(Wait::For(unit)).attempts(5);
+        }
+        options
+    }
+
+    fn note(&self, what: &str) {
+        self.world
+            .note(|| format!("{} {what}", self.process.label()));
+    }
+
+    /// Must get the lease of every name, now that all is well.
+    pub async fn probe(self, patience: Duration) {
+        let _busy = self.world.busy();
+        for round in 0..4 {
+            let name = (self.process.slot + round) % self.world.names.len();
+            let ttl = self.world.plan.ttl * 2;
+            let keep = self.world.plan.ttl.mul_f64(self.dice.fraction());
+            let mutex = self.mutex(name).with_options(|_| {
+                let options = options_of(&self.world, &self.process)
+                    .ttl(ttl)
+                    .outage_patience(patience);
+                match self.dice.chance(0.2) {
+                    true => options.min_hold(keep),
+                    false => options,
+                }
+            });
+            if self.dice.chance(0.3) {
+                self.cancel(mutex.lock()).await;
+            }
+            match mutex.lock_timeout(patience).await {
+                Ok(lease) => self.hold(name, lease).await,
+                Err(error) => self.world.violate(
+                    crate::check::progress::PROMISE,
+                    format!(
+                        "{} did not get name-{name} within {patience:?} though all is well: {}",
+                        self.process.label(),
+                        outcome_of(&error)
+                    ),
+                ),
+            }
+        }
+    }
+}
+
+/// What every lease of a process has in common.
+pub fn options_of(world: &World, process: &Process) -> Options {
+    let options = Options::default()
+        .ttl(world.plan.ttl)
+        .label(process.label())
+        .retry_delay(world.plan.ttl / 10)
+        .outage_patience(world.plan.ttl);
+    match world.plan.node_timeout() {
+        Some(timeout) => options.node_timeout(timeout),
+        None => options,
+    }
+}
+
+/// Without what differs from run to run.
+fn outcome_of(error: &Error) -> &'static str {
+    match error {
+        Error::Held(_) => "held",
+        Error::TimedOut { .. } => "timed out",
+        Error::NoMajority(_) => "no majority",
+        Error::Lost { .. } => "lost",
+        Error::Invalid(_) => "invalid",
+        Error::ShutDown => "shut down",
+        _ => "another error",
+    }
+}

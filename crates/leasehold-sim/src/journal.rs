@@ -1,0 +1,78 @@
+//! What happened: the timeline, the counts, and the promises that were broken.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::agenda::Nanos;
+use crate::check::{self, Check, Fact, Scene, Violation};
+use crate::fault::{Fault, FaultCounts};
+use crate::ledger::Ledger;
+
+/// The notes of a run.
+pub struct Journal {
+    /// Who holds what.
+    pub ledger: Ledger,
+    /// When each attempt was first sent, by process, life, name and token.
+    pub asked: BTreeMap<(usize, u32, usize, u64), Nanos>,
+    /// How often each kind of fault struck.
+    pub faults: FaultCounts,
+    /// The first promise that was broken.
+    pub violation: Option<Violation>,
+    checks: Vec<Box<dyn Check>>,
+    /// The timeline, if one is wanted.
+    timeline: Option<String>,
+}
+
+impl Journal {
+    /// An empty journal, with a timeline or without.
+    pub fn new(timeline: bool) -> Self {
+        Self {
+            ledger: Ledger::default(),
+            asked: BTreeMap::new(),
+            faults: FaultCounts::default(),
+            violation: None,
+            checks: check::all(),
+            timeline: timeline.then(String::new),
+        }
+    }
+
+    /// Shows a fact to all checkers.
+    pub fn check(&mut self, fact: Fact, scene: impl FnOnce(&Ledger) -> Scene<'_>) {
+        let scene = scene(&self.ledger);
+        let broken = self.checks.iter_mut().find_map(|check| {
+            let what = check.see(fact, &scene).err()?;
+            Some((check.promise(), what))
+        });
+        let at = scene.now;
+        if let Some((promise, what)) = broken {
+            self.violate(promise, at, what);
+        }
+    }
+
+    /// A promise was broken. The first one counts.
+    pub fn violate(&mut self, promise: &'static str, at: Nanos, what: String) {
+        self.note(at, || format!("VIOLATION of {promise}: {what}"));
+        let violation = Violation { promise, at, what };
+        self.violation.get_or_insert(violation);
+    }
+
+    /// A fault struck.
+    pub fn strike(&mut self, fault: Fault) {
+        self.faults.add(fault);
+    }
+
+    /// Writes a line of the timeline.
+    pub fn note(&mut self, at: Nanos, line: impl FnOnce() -> String) {
+        if let Some(timeline) = &mut self.timeline {
+            let at = Duration::from_nanos(at).as_secs_f64();
+            // Writing to a string does not fail.
+            let _ = writeln!(timeline, "{at:>14.6} s  {}", line());
+        }
+    }
+
+    /// Takes the timeline.
+    pub fn take_timeline(&mut self) -> String {
+        self.timeline.take().unwrap_or_default()
+    }
+}

@@ -1,0 +1,327 @@
+//! The network: connections that are slow, stall, break, and are cut off.
+//!
+//! A connection carries messages in order. A message that is lost takes everything behind it
+//! along, as on a real stream, or all of it arrives late, when whoever sent it has long given
+//! up. Only a message whose sender was told of a failure may take effect later, or twice:
+//! that is the contract of `leasehold::node::Node`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use crate::agenda::Nanos;
+use crate::dice::Dice;
+use crate::fault::Fault;
+use crate::link::End;
+use crate::plan::Plan;
+use crate::process::Source;
+use crate::server::Request;
+use crate::sync::locked;
+use crate::world::World;
+
+/// A message that is later than this is lost, so that the end of a run is free of them.
+pub const MOST_TTLS_LATE: Nanos = 6;
+
+/// Names a connection.
+pub type ConnectionId = u64;
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From a process to a node.
+    There,
+    /// From a node to a process.
+    Back,
+}
+
+/// All connections, and who is cut off from whom.
+pub struct Network {
+    state: Mutex<State>,
+    nodes: usize,
+    /// How long a message of each process takes, by and large.
+    latencies: Vec<Nanos>,
+}
+
+struct State {
+    connections: BTreeMap<ConnectionId, Connection>,
+    opened: ConnectionId,
+    /// Until when messages of a process and a node are held back, there and back.
+    cut_until: Vec<[Nanos; 2]>,
+    /// Until when messages of a process and a node are slow, and by how much.
+    slow: Vec<[(Nanos, Nanos); 2]>,
+    /// The latest message that took effect, by process and node.
+    latest: Vec<u64>,
+    sent: u64,
+}
+
+struct Connection {
+    end: Arc<End>,
+    /// The run of the server that has accepted it.
+    run: Option<u64>,
+    /// Whether the process still listens.
+    open: bool,
+    streams: [Stream; 2],
+}
+
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    last_arrival: Nanos,
+    /// Nothing more arrives in time.
+    stalled: bool,
+}
+
+/// A request on its way.
+struct Message {
+    connection: ConnectionId,
+    /// Which request of the connection it is.
+    number: u64,
+    /// Which message between this process and this node it is, over all connections.
+    order: u64,
+    request: Request,
+}
+
+impl Network {
+    /// A network in which all is well so far.
+    pub fn new(plan: &Plan, dice: &Dice) -> Self {
+        let (processes, nodes) = (plan.processes, plan.nodes);
+        let latencies = (0..processes).map(|_| match dice.chance(0.5) {
+            true => plan.latency,
+            false => plan.latency * plan.distance,
+        });
+        Self {
+            latencies: latencies.collect(),
+            state: Mutex::new(State {
+                connections: BTreeMap::new(),
+                opened: 0,
+                cut_until: vec![[0; 2]; processes * nodes],
+                slow: vec![[(0, 0); 2]; processes * nodes],
+                latest: vec![0; processes * nodes],
+                sent: 0,
+            }),
+            nodes,
+        }
+    }
+
+    fn pair(&self, end: &End) -> usize {
+        end.process.slot * self.nodes + end.server
+    }
+
+    /// Opens a connection. What comes back over it goes to `end`.
+    pub fn open(&self, end: &Arc<End>) -> ConnectionId {
+        let state = &mut *locked(&self.state);
+        state.opened += 1;
+        let connection = Connection {
+            end: Arc::clone(end),
+            run: None,
+            open: true,
+            streams: Default::default(),
+        };
+        state.connections.insert(state.opened, connection);
+        state.opened
+    }
+
+    /// The process no longer listens. What it sent may still arrive.
+    pub fn close(&self, connection: ConnectionId) {
+        if let Some(connection) = locked(&self.state).connections.get_mut(&connection) {
+            connection.open = false;
+        }
+    }
+
+    /// Sends a request.
+    pub fn send(&self, world: &Arc<World>, to: ConnectionId, number: u64, request: Request) {
+        let order = {
+            let mut state = locked(&self.state);
+            state.sent += 1;
+            state.sent
+        };
+        let message = Message {
+            connection: to,
+            number,
+            order,
+            request,
+        };
+        if let Some(at) = self.arrival(world, to, Way::There) {
+            world
+                .agenda
+                .enter(at, move |world| world.network.arrive(world, message));
+        }
+    }
+
+    /// When a message that is sent now arrives; `None`: never.
+    fn arrival(&self, world: &Arc<World>, id: ConnectionId, way: Way) -> Option<Nanos> {
+        let (plan, dice, now) = (&world.plan, &world.dice, world.agenda.now());
+        let calm = world.is_calm();
+        let state = &mut *locked(&self.state);
+        let connection = state.connections.get_mut(&id)?;
+        let pair = connection.end.process.slot * self.nodes + connection.end.server;
+        let ttl = plan.ttl.as_nanos() as Nanos;
+        let latency = self.latencies[connection.end.process.slot];
+        let mut at = now + dice.between(latency / 2, latency * 2);
+        let (slow_until, slow_by) = state.slow[pair][way as usize];
+        if now < slow_until {
+            at += slow_by;
+        }
+        let stream = &mut connection.streams[way as usize];
+        let cut_until = state.cut_until[pair][way as usize];
+        if cut_until > now && !stream.stalled {
+            // Sent again and again, until the partition is over; or it is given up.
+            at += cut_until - now;
+            stream.stalled = dice.chance(0.5);
+        }
+        if !calm && dice.chance(plan.loss) {
+            world.strike(Fault::Lost);
+            stream.stalled = true;
+        }
+        if stream.stalled {
+            // Some of it arrives after all, much later. Before the calm, in any case.
+            if calm || !dice.chance(0.3) {
+                return None;
+            }
+            world.strike(Fault::Delayed);
+            at += dice.between(0, 3 * ttl);
+        } else if !calm && dice.chance(plan.delay) {
+            world.strike(Fault::Delayed);
+            let most = dice.pick(&[ttl / 20, ttl / 8, ttl]);
+            at += dice.between(0, most);
+        }
+        at = at.max(stream.last_arrival + 1);
+        if at > now + MOST_TTLS_LATE * ttl {
+            stream.stalled = true;
+            return None;
+        }
+        stream.last_arrival = at;
+        Some(at)
+    }
+
+    /// A request has arrived.
+    fn arrive(&self, world: &Arc<World>, message: Message) {
+        let id = message.connection;
+        let Some((server, run, open)) = self.accept(world, &message) else {
+            return self.refuse(world, id);
+        };
+        let (now, constants) = (world.agenda.now(), world.plan.constants);
+        let answer =
+            || world.servers[server].answer(run, &message.request, now, constants, world.bug);
+        let Some(reply) = answer() else {
+            return self.refuse(world, id);
+        };
+        world.trace_vote(server, &message.request, &reply, !open);
+        if !world.is_calm() && world.dice.chance(world.plan.repeat) {
+            world.strike(Fault::Repeated);
+            // The second reply is ignored, like every reply that nobody waits for.
+            let _ = answer();
+        }
+        if !open && !world.is_calm() && world.dice.chance(world.plan.repeat) {
+            // Whoever sent it was told of a failure, so it may come once more, even later.
+            world.strike(Fault::Repeated);
+            let later = now
+                + world
+                    .dice
+                    .between(0, 2 * world.plan.ttl.as_nanos() as Nanos);
+            return world
+                .agenda
+                .enter(later, move |world| world.network.arrive(world, message));
+        }
+        if let Some(at) = self.arrival(world, id, Way::Back) {
+            let number = message.number;
+            world.agenda.enter(at, move |world| {
+                world.network.deliver(world, id, move |world, end| {
+                    end.replied(world, id, number, reply);
+                });
+            });
+        }
+    }
+
+    /// Looks up where a message belongs: its server, the run that its connection was
+    /// accepted in, and whether the process still listens.
+    fn accept(&self, world: &World, message: &Message) -> Option<(usize, u64, bool)> {
+        let state = &mut *locked(&self.state);
+        let connection = state.connections.get_mut(&message.connection)?;
+        let server = connection.end.server;
+        if matches!(message.request, Request::Hello) && connection.run.is_none() {
+            connection.run = world.servers[server].run();
+        }
+        let run = connection.run?;
+        let open = connection.open && !connection.end.process.is_dead();
+        let pair = self.pair(&connection.end);
+        if message.order < state.latest[pair] {
+            world.strike(Fault::Reordered);
+        }
+        state.latest[pair] = state.latest[pair].max(message.order);
+        Some((server, run, open))
+    }
+
+    /// Tells the process that nobody knows its connection; or does not, if the node is
+    /// simply gone.
+    fn refuse(&self, world: &Arc<World>, id: ConnectionId) {
+        if !world.is_calm() && world.dice.chance(0.3) {
+            return;
+        }
+        self.hang_up(world, id);
+    }
+
+    /// Closes a connection from the other side.
+    pub fn hang_up(&self, world: &Arc<World>, id: ConnectionId) {
+        if let Some(at) = self.arrival(world, id, Way::Back) {
+            world.agenda.enter(at, move |world| {
+                world
+                    .network
+                    .deliver(world, id, move |world, end| end.hung_up(world, id));
+            });
+        }
+    }
+
+    fn deliver(
+        &self,
+        world: &Arc<World>,
+        id: ConnectionId,
+        what: impl FnOnce(&Arc<World>, &Arc<End>) + Send + 'static,
+    ) {
+        let end = {
+            let state = locked(&self.state);
+            let connection = state.connections.get(&id).filter(|c| c.open);
+            connection.map(|connection| Arc::clone(&connection.end))
+        };
+        if let Some(end) = end {
+            let process = Arc::clone(&end.process);
+            process.post(world, Source::Outside, move |world| what(world, &end));
+        }
+    }
+
+    /// The connections to a node that processes still listen to.
+    pub fn connections_to(&self, server: usize) -> Vec<ConnectionId> {
+        let state = locked(&self.state);
+        let open = state.connections.iter().filter(|(_, c)| c.open);
+        open.filter(|(_, c)| c.end.server == server)
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// Cuts a process off from a node, one way or both.
+    pub fn cut(&self, process: usize, server: usize, ways: &[Way], until: Nanos) {
+        let pair = process * self.nodes + server;
+        let cut_until = &mut locked(&self.state).cut_until[pair];
+        for way in ways {
+            let way = &mut cut_until[*way as usize];
+            *way = (*way).max(until);
+        }
+    }
+
+    /// Makes the messages of a process and a node slow, one way.
+    pub fn slow_down(&self, process: usize, server: usize, way: Way, until: Nanos, by: Nanos) {
+        let pair = process * self.nodes + server;
+        locked(&self.state).slow[pair][way as usize] = (until, by);
+    }
+
+    /// Ends all partitions, and all slowness.
+    pub fn mend(&self) {
+        let state = &mut *locked(&self.state);
+        state.cut_until.fill([0; 2]);
+        state.slow.fill([(0, 0); 2]);
+    }
+
+    /// Forgets all connections: the run is over.
+    pub fn clear(&self) {
+        let connections = std::mem::take(&mut locked(&self.state).connections);
+        drop(connections);
+    }
+}

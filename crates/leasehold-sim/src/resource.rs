@@ -1,0 +1,130 @@
+//! What the leases protect: a register for each name that checks tokens as
+//! `docs/guarantees.md` says a resource must.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot;
+
+use crate::agenda::{MILLI, Nanos};
+use crate::bug::Bug;
+use crate::check::Fact;
+use crate::process::{Process, Source};
+use crate::sync::locked;
+use crate::world::World;
+
+/// A register that keeps the largest token it has seen, and refuses a smaller one.
+#[derive(Default)]
+struct Register {
+    largest: u64,
+    value: u64,
+    updates: u64,
+}
+
+impl Register {
+    /// Records the token on the first access, reads included.
+    fn admit(&mut self, token: u64) -> bool {
+        self.largest = self.largest.max(token);
+        token == self.largest
+    }
+}
+
+/// The registers of all names.
+#[derive(Default)]
+pub struct Resource {
+    registers: Mutex<Vec<Register>>,
+}
+
+/// What is done to a register.
+#[derive(Clone, Copy)]
+enum Access {
+    Read,
+    Write(u64),
+}
+
+impl Resource {
+    /// A register for each of so many names.
+    pub fn new(names: usize) -> Self {
+        let registers = (0..names).map(|_| Register::default()).collect();
+        Self {
+            registers: Mutex::new(registers),
+        }
+    }
+
+    /// Reads the register of a name over the network; `None` if the token was refused.
+    pub async fn read(
+        world: &Arc<World>,
+        process: &Arc<Process>,
+        name: usize,
+        token: u64,
+    ) -> Option<u64> {
+        Self::access(world, process, name, token, Access::Read).await
+    }
+
+    /// Writes it; `None` if the token was refused.
+    pub async fn write(
+        world: &Arc<World>,
+        process: &Arc<Process>,
+        name: usize,
+        token: u64,
+        value: u64,
+    ) -> Option<u64> {
+        Self::access(world, process, name, token, Access::Write(value)).await
+    }
+
+    async fn access(
+        world: &Arc<World>,
+        process: &Arc<Process>,
+        name: usize,
+        token: u64,
+        access: Access,
+    ) -> Option<u64> {
+        let (answer, answered) = oneshot::channel();
+        let process = Arc::clone(process);
+        // Mostly quick, sometimes so slow that the lease is long over when it arrives.
+        let most = match !world.is_calm() && world.dice.chance(0.05) {
+            true => 2 * world.plan.ttl.as_nanos() as Nanos,
+            false => 2 * MILLI,
+        };
+        let there = world.agenda.now() + world.dice.between(MILLI / 10, most);
+        world.agenda.enter(there, move |world| {
+            let outcome = world.resource.perform(world, name, token, access);
+            let back = there + world.dice.between(MILLI / 10, 2 * MILLI);
+            world.agenda.enter(back, move |world| {
+                process.post(world, Source::Outside, move |_| {
+                    // A caller that is gone does not hear it.
+                    let _ = answer.send(outcome);
+                });
+            });
+        });
+        answered.await.ok().flatten()
+    }
+
+    fn perform(&self, world: &World, name: usize, token: u64, access: Access) -> Option<u64> {
+        let (value, updates) = {
+            let register = &mut locked(&self.registers)[name];
+            let unchecked = match world.bug {
+                Some(Bug::ResourceUnfenced) => true,
+                Some(Bug::ResourceIgnoresReads) => matches!(access, Access::Read),
+                _ => false,
+            };
+            if !unchecked && !register.admit(token) {
+                return None;
+            }
+            let Access::Write(value) = access else {
+                return Some(register.value);
+            };
+            register.value = value;
+            register.updates += 1;
+            (value, register.updates)
+        };
+        world.check(
+            Fact::Wrote {
+                name,
+                value,
+                updates,
+            },
+            None,
+        );
+        Some(value)
+    }
+}

@@ -1,0 +1,59 @@
+//! The harness is what it says: the same seed is the same run, every kind of fault strikes,
+//! leases are taken, and what is promised is kept.
+
+use leasehold_sim::{Fault, Mode, batch, run};
+
+const SEEDS: std::ops::Range<u64> = 1..301;
+
+#[test]
+fn a_seed_is_a_run() {
+    for seed in [1, 2, 3, 19, 42, 269, 450] {
+        let (first, second) = (run(seed, None, true), run(seed, None, true));
+        // To find the first line that differs is easier than to read two timelines.
+        let pairs = first.timeline.lines().zip(second.timeline.lines());
+        for (line, again) in pairs {
+            assert_eq!(line, again, "seed {seed}");
+        }
+        assert_eq!(first.timeline.len(), second.timeline.len(), "seed {seed}");
+        assert_eq!(first.events, second.events, "seed {seed}");
+        assert!(first.events > 100, "seed {seed}");
+        // And the timeline itself changes nothing.
+        assert_eq!(run(seed, None, false).events, first.events, "seed {seed}");
+    }
+}
+
+#[test]
+fn seeds_differ() {
+    let timelines = [1, 2, 3].map(|seed| run(seed, None, true).timeline);
+    assert_ne!(timelines[0], timelines[1]);
+    assert_ne!(timelines[1], timelines[2]);
+}
+
+#[test]
+fn every_fault_strikes_and_every_promise_is_kept() {
+    let seeds: Vec<_> = SEEDS.collect();
+    let (totals, failures) = batch::run_all(&seeds, None, 2, false, |report| {
+        assert!(report.leases > 0, "seed {} took no lease", report.plan.seed);
+    });
+    let broken: Vec<_> = failures
+        .iter()
+        .map(|report| (report.plan.seed, &report.violation))
+        .collect();
+    assert!(broken.is_empty(), "{broken:?}");
+    for mode in [Mode::Within, Mode::Beyond] {
+        let seeds = totals.seeds_in(mode);
+        assert!(seeds > 50, "{mode}: {seeds} seeds");
+        let leases = totals.leases[mode as usize];
+        assert!(leases > 10 * seeds, "{mode}: {leases} leases");
+        for fault in Fault::ALL {
+            // These break the assumptions of exclusion by themselves.
+            let allowed = mode == Mode::Beyond || !fault.is_beyond(true);
+            let strikes = totals.faults[mode as usize].of(fault);
+            assert_eq!(
+                strikes > 0,
+                allowed,
+                "{mode}: {fault} struck {strikes} times"
+            );
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The harness is checked: every planted bug is found, by the checker that should find it,
+//! within a stated number of seeds.
+
+use leasehold_sim::{Bug, batch};
+
+/// A bug, the promises of which it must break one, and within how many seeds: five to ten
+/// times what it takes on average.
+const PLANTED: [(&str, &[&str], u64); 17] = [
+    ("validity-from-reply", &["exclusion", "lost() in time"], 800),
+    ("no-drift", &["exclusion"], 1_000),
+    ("owner-per-client", &["exclusion", "lost() in time"], 20),
+    ("subset-majority", &["exclusion", "lost() in time"], 4_000),
+    ("failed-attempt-kept", &["nothing left", "progress"], 20),
+    ("late-grant-kept", &["nothing left", "progress"], 20),
+    ("chases-fence", &["progress"], 600),
+    ("lost-too-late", &["lost() in time"], 20),
+    ("ties-win", &["tokens", "no lost update"], 60),
+    ("fence-dies-with-lock", &["tokens"], 20),
+    ("missing-fence-is-zero", &["tokens"], 400),
+    ("no-restart-guard", &["exclusion", "lost() in time"], 300),
+    ("no-floor", &["tokens"], 400),
+    ("extend-ignores-fence", &["tokens"], 2_000),
+    (
+        "wrong-reply",
+        &["exclusion", "lost() in time", "tokens"],
+        60,
+    ),
+    ("resource-unfenced", &["no lost update"], 70),
+    ("resource-ignores-reads", &["no lost update"], 300),
+];
+
+#[test]
+fn every_planted_bug_is_found_in_time() {
+    let names: Vec<_> = PLANTED.iter().map(|(name, ..)| *name).collect();
+    assert_eq!(names, Bug::ALL.map(|(name, _)| name), "one entry for each");
+    for (name, promises, within) in PLANTED {
+        let bug = Bug::named(name);
+        let expected = |promise: &str| promises.contains(&promise);
+        let found = first_found(bug, within, expected);
+        assert!(
+            found.is_some(),
+            "{name} broke none of {promises:?} in {within} seeds"
+        );
+    }
+}
+
+/// The first seed at which the bug breaks one of the expected promises. It may break others
+/// on the way.
+fn first_found(bug: Option<Bug>, within: u64, expected: impl Fn(&str) -> bool) -> Option<u64> {
+    const AT_ONCE: u64 = 32;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (0..within).step_by(AT_ONCE as usize).find_map(|from| {
+        let seeds: Vec<_> = (from..within.min(from + AT_ONCE)).map(|n| n + 1).collect();
+        let (_, failures) = batch::run_all(&seeds, bug, cores, false, |_| {});
+        let found = failures.iter().find(|report| {
+            let violation = report.violation.as_ref();
+            violation.is_some_and(|violation| expected(violation.promise))
+        });
+        found.map(|report| report.plan.seed)
+    })
+}
