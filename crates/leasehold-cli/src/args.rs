@@ -209,8 +209,9 @@ pub(crate) struct Acquire {
     pub(crate) nodes: Nodes,
 }
 
+/// A lock that `acquire` took.
 #[derive(Args)]
-pub(crate) struct Extend {
+pub(crate) struct Owned {
     /// The lock's name
     pub(crate) name: OsString,
     /// The owner that `acquire` printed; better in the environment, where others cannot see it
@@ -221,6 +222,12 @@ pub(crate) struct Extend {
         hide_env_values = true
     )]
     pub(crate) owner: String,
+}
+
+#[derive(Args)]
+pub(crate) struct Extend {
+    #[command(flatten)]
+    pub(crate) owned: Owned,
     /// How long the lock stays taken from now
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
     pub(crate) ttl: Duration,
@@ -233,16 +240,8 @@ pub(crate) struct Extend {
 
 #[derive(Args)]
 pub(crate) struct Release {
-    /// The lock's name
-    pub(crate) name: OsString,
-    /// The owner that `acquire` printed; better in the environment, where others cannot see it
-    #[arg(
-        long,
-        value_name = "OWNER",
-        env = "LEASEHOLD_OWNER",
-        hide_env_values = true
-    )]
-    pub(crate) owner: String,
+    #[command(flatten)]
+    pub(crate) owned: Owned,
     #[command(flatten)]
     pub(crate) nodes: Nodes,
 }

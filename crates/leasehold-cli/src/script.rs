@@ -59,15 +59,19 @@ pub(crate) async fn acquire(args: Acquire) -> Outcome {
 
 pub(crate) async fn extend(args: Extend) -> Outcome {
     let client = args.nodes.client(Options::default().ttl(args.ttl))?;
-    let lease = client.mutex(args.name.as_bytes()).detached(&args.owner)?;
+    let lease = client
+        .mutex(args.owned.name.as_bytes())
+        .detached(&args.owned.owner)?;
     let remaining = lease.extend().await?;
-    print(&args.name, &lease, args.ttl, remaining, args.output)?;
+    print(&args.owned.name, &lease, args.ttl, remaining, args.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn release(args: Release) -> Outcome {
     let client = args.nodes.client(Options::default())?;
-    let lease = client.mutex(args.name.as_bytes()).detached(&args.owner)?;
+    let lease = client
+        .mutex(args.owned.name.as_bytes())
+        .detached(&args.owned.owner)?;
     let (name, token) = (lease.name().clone(), lease.token());
     let released = lease.release().await;
     break_off(&client).await;

@@ -97,17 +97,8 @@ impl Detached {
     pub async fn extend(&self) -> Result<Duration, Error> {
         // Before the first byte is sent.
         let sent_at = self.core.clock.now();
-        let canvass = Canvass::send(
-            &self.core.nodes,
-            Question {
-                verb: Verb::Extend,
-                claim: &self.claim,
-                timeout: self.timeout,
-                skip: NodeSet::default(),
-                settled: NodeSet::default(),
-                also: None,
-            },
-        );
+        let question = Question::new(Verb::Extend, &self.claim, self.timeout);
+        let canvass = Canvass::send(&self.core.nodes, question);
         let decision = canvass.decided().await;
         let now = self.core.clock.now();
         match round::deadline(sent_at, self.claim.ttl, self.drift, now) {

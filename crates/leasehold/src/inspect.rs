@@ -219,21 +219,12 @@ impl Client {
         let is_ours = owned_token(&value.value).is_some();
         // A release like the holder's own: it raises the fence, so that the holder's next
         // EXTEND is refused. The value of another library has no token to raise it by.
-        let canvass = Canvass::send(
-            &core.nodes,
-            Question {
-                verb: Verb::Release { keep: None },
-                claim: &claim,
-                timeout: core.options.timeout_of_node(),
-                skip: NodeSet::default(),
-                settled: if is_ours {
-                    NodeSet::default()
-                } else {
-                    NodeSet::all()
-                },
-                also: None,
-            },
-        );
+        let release = Verb::Release { keep: None };
+        let mut question = Question::new(release, &claim, core.options.timeout_of_node());
+        if !is_ours {
+            question.settled = NodeSet::all();
+        }
+        let canvass = Canvass::send(&core.nodes, question);
         canvass.decided().await;
         let (refused, refuted) = (
             core.refusal(&claim, &canvass),

@@ -420,17 +420,8 @@ impl Held {
         }
         // Before the first byte is sent.
         let sent_at = clock.now();
-        let canvass = Canvass::send(
-            nodes,
-            Question {
-                verb: Verb::Extend,
-                claim: &self.claim,
-                timeout: self.timeout,
-                skip: NodeSet::default(),
-                settled: NodeSet::default(),
-                also: None,
-            },
-        );
+        let question = Question::new(Verb::Extend, &self.claim, self.timeout);
+        let canvass = Canvass::send(nodes, question);
         let earlier = rounds.latest.untouched();
         rounds.untouched = rounds.untouched.intersect(earlier);
         rounds.latest = Arc::clone(&canvass);

@@ -282,17 +282,8 @@ async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64
         timeout: options.timeout_of_node(),
         until: sent_at + options.ttl + options.timeout_of_node(),
     };
-    let canvass = Canvass::send(
-        &core.nodes,
-        Question {
-            verb: Verb::Acquire,
-            claim: &claim,
-            timeout: armed.timeout,
-            skip: NodeSet::default(),
-            settled: NodeSet::default(),
-            also: None,
-        },
-    );
+    let question = Question::new(Verb::Acquire, &claim, armed.timeout);
+    let canvass = Canvass::send(&core.nodes, question);
     let decision = canvass.decided().await;
     let drift = options.drift_of_ttl();
     let deadline = round::deadline(sent_at, options.ttl, drift, core.clock.now());

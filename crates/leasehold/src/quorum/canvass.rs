@@ -40,6 +40,20 @@ pub(crate) struct Question<'a> {
     pub(crate) also: Option<Arc<dyn Tally>>,
 }
 
+impl<'a> Question<'a> {
+    /// To all nodes, and nobody else hears the answers.
+    pub(crate) fn new(verb: Verb, claim: &'a Arc<Claim>, timeout: Duration) -> Self {
+        Self {
+            verb,
+            claim,
+            timeout,
+            skip: NodeSet::default(),
+            settled: NodeSet::default(),
+            also: None,
+        }
+    }
+}
+
 impl Canvass {
     /// Asks all nodes, in parallel.
     pub(crate) fn send(nodes: &[Arc<dyn Node>], question: Question<'_>) -> Arc<Self> {
