@@ -217,7 +217,9 @@ fn name_error(code: &str, details: &str) -> NodeError {
         "READONLY" => NodeError::ReadOnly,
         "LOADING" => NodeError::Loading,
         "OOM" => NodeError::OutOfMemory,
-        "MISCONF" => NodeError::CannotPersist { why },
+        "MISCONF" => NodeError::CannotPersist {
+            why: format!("MISCONF {why}"),
+        },
         "NOPERM" => NodeError::NoPermission { why },
         "WRONGPASS" | "NOAUTH" => NodeError::WrongPassword,
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => NodeError::Clustered {
