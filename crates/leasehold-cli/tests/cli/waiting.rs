@@ -119,3 +119,57 @@ fn a_server_that_comes_back_is_waited_for() {
     let ran = waiting.end();
     assert_eq!((ran.code, ran.out.as_str()), (0, "got it\n"), "{}", ran.err);
 }
+
+/// A file that was made for several users serves them all, and each wakes the other.
+#[test]
+fn two_users_share_a_store() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    const NOBODY: u32 = 65_534;
+    let place = Place::local();
+    let (dir, tool) = (place.file("shared"), place.file("leasehold"));
+    std::fs::copy(env!("CARGO_BIN_EXE_leasehold"), &tool).expect("copied");
+    std::fs::create_dir(&dir).expect("a directory");
+    let file = dir.join("locks.db");
+    std::fs::write(&file, "").expect("written");
+    for (path, mode) in [(&dir, 0o2770), (&file, 0o660)] {
+        if chown(path, None, Some(NOBODY)).is_err() {
+            eprintln!("SKIPPED: no permission to hand files to another group");
+            return;
+        }
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("chmod");
+    }
+    let node = format!("local:{}", file.display());
+    let as_nobody = |args: &[&str]| {
+        let id = NOBODY.to_string();
+        let user = ["--reuid", &id, "--regid", &id, "--clear-groups"];
+        let mut command = crate::wrapped("setpriv", &user, &std::process::Command::new(&tool));
+        command.args(args).current_dir("/");
+        command
+    };
+    let args = ["run", "a", "--node", &node, "--json", "--", "sleep", "2"];
+    for ours_first in [true, false] {
+        let (mut first, mut second) = match ours_first {
+            true => (place.command(&args), as_nobody(&args)),
+            false => (as_nobody(&args), place.command(&args)),
+        };
+        let first = crate::Running(Some(first.spawn().expect("it starts")));
+        let held = || place.ok(&["show", "a", "--node", &node]).contains("held");
+        until("the first has it", held);
+        let second = crate::Running(Some(second.spawn().expect("it starts")));
+        let waits = || {
+            place
+                .ok(&["show", "a", "--node", &node])
+                .contains("waiters  1")
+        };
+        until("the second waits", waits);
+        let (first, second) = (first.end(), second.end());
+        assert_eq!(
+            (first.code, second.code),
+            (0, 0),
+            "{} {}",
+            first.err,
+            second.err
+        );
+    }
+}

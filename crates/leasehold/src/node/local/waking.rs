@@ -57,7 +57,9 @@ impl Sockets {
     fn share(&self, path: &Path) -> std::io::Result<()> {
         let group = if self.mode & 0o020 == 0 { 0 } else { 0o070 };
         let others = if self.mode & 0o002 == 0 { 0 } else { 0o007 };
-        let mode = std::fs::Permissions::from_mode(0o700 | group | others);
+        // What hands the group on to what is made in there stays.
+        let special = std::fs::metadata(path)?.mode() & 0o7000;
+        let mode = std::fs::Permissions::from_mode(special | 0o700 | group | others);
         match std::fs::set_permissions(path, mode) {
             // It is another's, who has done so.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
