@@ -38,6 +38,9 @@ pub(crate) fn turn(
         Settings::Default => "default",
         Settings::Best => "best",
     };
+    let database = peer.toolchain.database();
+    let urls = urls.iter().map(|url| format!("{url}/{database}"));
+    let urls: Vec<_> = urls.collect();
     let mut command = peer.toolchain.program();
     command
         .args([peer.client, &urls.join(","), work])

@@ -31,6 +31,17 @@ impl Toolchain {
         }
     }
 
+    /// The number of the database that its clients use, on the same servers as everyone. Two
+    /// clients of different languages give their keys the same names, and choke on them.
+    pub(super) fn database(self) -> u8 {
+        match self {
+            Self::Rust => 1,
+            Self::Node => 2,
+            Self::Python => 3,
+            Self::Go => 4,
+        }
+    }
+
     /// Where its program and packages are installed.
     fn home(self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR"))

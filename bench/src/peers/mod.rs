@@ -60,7 +60,13 @@ pub(crate) const ALL: &[Peer] = {
         peer("redis-py", Python, "redis-py", Default, false),
         peer("redis-py, 1 ms", Python, "redis-py", Best, false),
         // It wakes one waiter by a list; there is no retry to set.
-        peer("python-redis-lock", Python, "python-redis-lock", Best, false),
+        peer(
+            "python-redis-lock",
+            Python,
+            "python-redis-lock",
+            Best,
+            false,
+        ),
         // Its retries cannot be set.
         peer("pottery", Python, "pottery", Best, true),
         peer("redsync", Go, "redsync", Default, true),
@@ -77,6 +83,11 @@ impl Peer {
     /// Whether these are its best settings, or its only ones.
     pub(crate) fn is_at_its_best(&self) -> bool {
         self.settings == Settings::Best
+    }
+
+    /// Whether it is one of npm's.
+    pub(crate) fn is_npm(&self) -> bool {
+        self.toolchain == Toolchain::Node
     }
 }
 

@@ -169,7 +169,10 @@ async fn ideal(urls: &[String], length: Duration) -> Result<Tally, String> {
         hold(HOLD).await?;
         handovers += 1;
     }
-    let (length, count) = (start.elapsed(), u32::try_from(handovers).unwrap_or(1).max(1));
+    let (length, count) = (
+        start.elapsed(),
+        u32::try_from(handovers).unwrap_or(1).max(1),
+    );
     Ok(Tally {
         length,
         pairs: handovers,

@@ -33,7 +33,11 @@ struct Ledger {
 }
 
 /// Has contenders of this kind, each with connections of its own, take turns at one name.
-pub(super) async fn contend(kind: Kind, urls: &[String], contest: Contest) -> Result<Tally, String> {
+pub(super) async fn contend(
+    kind: Kind,
+    urls: &[String],
+    contest: Contest,
+) -> Result<Tally, String> {
     let set_up = timeout(SETUP_LIMIT, connect(kind, urls, &contest)).await;
     let contenders = set_up.map_err(|_| format!("hangs: not ready in {SETUP_LIMIT:?}"))??;
     let start = Instant::now();
