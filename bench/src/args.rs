@@ -37,7 +37,7 @@ pub(crate) struct Plan {
 impl Plan {
     fn new(quick: bool, rounds: Option<usize>, only: Option<String>) -> Self {
         let (usual_rounds, fault_rounds) = if quick { (3, 2) } else { (9, 5) };
-        let contest_rounds = if quick { 2 } else { 5 };
+        let contest_rounds = if quick { 2 } else { 3 };
         let contest_ms = if quick { 1000 } else { 4000 };
         let (turn_ms, phase_ms) = if quick { (400, 800) } else { (600, 1500) };
         Self {

@@ -37,8 +37,10 @@ pub(crate) enum Kind {
     Rslock,
     /// rslock with `TCP_NODELAY`.
     RslockNodelay,
-    /// rslock with `TCP_NODELAY` that tries again after at most 5 ms.
-    RslockRetry,
+    /// rslock with `TCP_NODELAY` that tries again after at most 2 ms.
+    Rslock2Ms,
+    /// The same with 5 ms. Which is better depends on the number of nodes.
+    Rslock5Ms,
     Leasehold,
     /// What no lock can surpass: one round trip after each hold, and nobody else.
     Ideal,
@@ -60,7 +62,8 @@ impl Kind {
             Self::Raw => "raw",
             Self::Rslock => "rslock",
             Self::RslockNodelay => "rslock, nodelay",
-            Self::RslockRetry => "rslock, 5 ms",
+            Self::Rslock2Ms => "rslock, 2 ms",
+            Self::Rslock5Ms => "rslock, 5 ms",
             Self::Leasehold => "leasehold",
             Self::Ideal => "ideal",
             Self::Peer(peer) => peer.label,
@@ -75,7 +78,8 @@ impl Kind {
             Self::Rslock => 'b',
             Self::RslockNodelay => 'c',
             Self::Leasehold => 'd',
-            Self::RslockRetry => 'e',
+            Self::Rslock2Ms => 'e',
+            Self::Rslock5Ms => 'f',
             // They take no locks here; peers choose their names themselves.
             Self::Ideal | Self::Peer(_) => 'z',
         }
@@ -87,7 +91,8 @@ impl Kind {
             Self::Raw | Self::Ideal => Contender::Raw(Raw::connect(urls).await?),
             Self::Rslock => Contender::Rslock(Rslock::by_default(urls)),
             Self::RslockNodelay => Contender::Rslock(Rslock::with_nodelay(urls)?),
-            Self::RslockRetry => Contender::Rslock(Rslock::with_short_retries(urls)?),
+            Self::Rslock2Ms => Contender::Rslock(Rslock::with_retries(urls, 2)?),
+            Self::Rslock5Ms => Contender::Rslock(Rslock::with_retries(urls, 5)?),
             Self::Leasehold => Contender::Leasehold(Leasehold::connect(urls).await?),
             Self::Peer(peer) => return Err(format!("{} is a program of its own", peer.label)),
         })

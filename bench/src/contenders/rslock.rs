@@ -29,11 +29,13 @@ impl Rslock {
         })
     }
 
-    /// With `TCP_NODELAY` and random waits of up to 5 ms between attempts, where it hands
-    /// over most often. It tries for ever anyway; more attempts only save it a new value.
-    pub(super) fn with_short_retries(urls: &[String]) -> Result<Self, String> {
+    /// With `TCP_NODELAY` and random waits of at most so long between attempts. It tries for
+    /// ever anyway; more attempts only save it a new value.
+    pub(super) fn with_retries(urls: &[String], delay_ms: u64) -> Result<Self, String> {
         let mut rslock = Self::with_nodelay(urls)?;
-        rslock.manager.set_retry(1000, Duration::from_millis(5));
+        rslock
+            .manager
+            .set_retry(1000, Duration::from_millis(delay_ms));
         Ok(rslock)
     }
 }

@@ -41,11 +41,12 @@ pub(crate) const ALL: &[ContentionSpec] = &[
 ];
 
 /// Those of this process. The raw client cannot wait.
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind::Ideal,
     Kind::Leasehold,
     Kind::Rslock,
-    Kind::RslockRetry,
+    Kind::Rslock2Ms,
+    Kind::Rslock5Ms,
 ];
 
 /// What a scenario found.

@@ -213,8 +213,10 @@ async fn rounds(
         contenders.push((Some(contender), warm.err()));
         columns.push(Column::new(kind));
     }
-    // Peers' programs warm up by themselves. Retries play no part here.
-    let able = |peer: &&&Peer| spec.with_peers && peer.is_at_its_best() && peer.takes(spec.nodes);
+    // Peers' programs warm up by themselves. Retries play no part here. In a quick run they
+    // take part where there is a target for them.
+    let wanted = spec.with_peers && (!plan.quick || spec.row == 4);
+    let able = |peer: &&&Peer| wanted && peer.is_at_its_best() && peer.takes(spec.nodes);
     for peer in peers.iter().filter(able) {
         contenders.push((None, None));
         columns.push(Column::new(Kind::Peer(peer)));

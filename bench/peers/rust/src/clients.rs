@@ -41,7 +41,8 @@ impl Client {
         match (&*order.client, &order.urls[..]) {
             ("redlock", urls) => {
                 let mut locks = RedLock::new(urls.to_vec());
-                // A user who sets nothing gets up to 200 ms between attempts.
+                // A user who sets nothing gets up to 200 ms between attempts. Of 1, 2, 5 and
+                // 10 ms, 5 hands over most often, or as often as 10.
                 if order.best {
                     locks.set_retry(1000, 5);
                 }
