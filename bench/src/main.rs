@@ -1,14 +1,16 @@
-//! Measures leasehold beside a raw client and beside rslock: in one run, on servers of
-//! its own, as ratios. See `README.md` for what is measured and how.
+//! Measures leasehold beside a raw client and its peers: in one run, on servers of its
+//! own, as ratios. See `README.md` for what is measured and how.
 
 mod args;
 mod contenders;
 mod noise;
+mod peers;
 mod pin;
 mod report;
 mod scenarios;
 mod servers;
 mod stats;
+mod tally;
 mod targets;
 
 use std::process::ExitCode;
@@ -40,11 +42,16 @@ fn main() -> ExitCode {
     };
     let verdicts = targets::judge(&results);
     print!("{}", report::text(&plan, &results, &verdicts));
-    match report::write_json(&plan, &results, &verdicts) {
-        Ok(path) => eprintln!("written: {}", path.display()),
-        Err(error) => {
-            eprintln!("the JSON file could not be written: {error}");
-            return ExitCode::FAILURE;
+    let json = report::write_json(&plan, &results, &verdicts).map(|path| vec![path]);
+    for written in [json, report::write_plots(&results)] {
+        match written {
+            Ok(paths) => paths
+                .iter()
+                .for_each(|path| eprintln!("written: {}", path.display())),
+            Err(error) => {
+                eprintln!("a file could not be written: {error}");
+                return ExitCode::FAILURE;
+            }
         }
     }
     ExitCode::SUCCESS

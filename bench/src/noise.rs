@@ -6,6 +6,8 @@ use std::fs::read_to_string;
 /// The start of the time that is looked at.
 pub(crate) struct Noise {
     machine_at_start: Option<CpuTime>,
+    /// Installing peers before it is not part of the time that is looked at.
+    ours_at_start: Option<u64>,
 }
 
 /// What the machine as a whole did, in clock ticks.
@@ -19,6 +21,7 @@ impl Noise {
     pub(crate) fn start() -> Self {
         Self {
             machine_at_start: machine(),
+            ours_at_start: ours(),
         }
     }
 
@@ -29,7 +32,8 @@ impl Noise {
         let (start, end) = (self.machine_at_start?, machine()?);
         let busy = end.busy.saturating_sub(start.busy);
         let all = end.all.saturating_sub(start.all).max(1);
-        let others = busy.saturating_sub(ours()?);
+        let ours = ours()?.saturating_sub(self.ours_at_start?);
+        let others = busy.saturating_sub(ours);
         Some(others as f64 / all as f64)
     }
 }

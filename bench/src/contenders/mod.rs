@@ -7,8 +7,9 @@ mod rslock;
 use std::future::Future;
 
 use self::leasehold::Leasehold;
-use self::raw::Raw;
+pub(crate) use self::raw::Raw;
 use self::rslock::Rslock;
+use crate::peers::Peer;
 
 /// A lock client. Generic code is written against this trait, so that no contender pays
 /// for dynamic dispatch or a boxed future.
@@ -36,11 +37,20 @@ pub(crate) enum Kind {
     Rslock,
     /// rslock with `TCP_NODELAY`.
     RslockNodelay,
+    /// rslock with `TCP_NODELAY` that tries again after at most 2 ms.
+    Rslock2Ms,
+    /// The same with 5 ms. Which is better depends on the number of nodes.
+    Rslock5Ms,
     Leasehold,
+    /// What no lock can surpass: one round trip after each hold, and nobody else.
+    Ideal,
+    /// A program of its own.
+    Peer(&'static Peer),
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [
+    /// Those of this process that are measured without contention.
+    pub(crate) const UNCONTENDED: [Self; 4] = [
         Self::Raw,
         Self::Rslock,
         Self::RslockNodelay,
@@ -52,7 +62,11 @@ impl Kind {
             Self::Raw => "raw",
             Self::Rslock => "rslock",
             Self::RslockNodelay => "rslock, nodelay",
+            Self::Rslock2Ms => "rslock, 2 ms",
+            Self::Rslock5Ms => "rslock, 5 ms",
             Self::Leasehold => "leasehold",
+            Self::Ideal => "ideal",
+            Self::Peer(peer) => peer.label,
         }
     }
 
@@ -64,16 +78,23 @@ impl Kind {
             Self::Rslock => 'b',
             Self::RslockNodelay => 'c',
             Self::Leasehold => 'd',
+            Self::Rslock2Ms => 'e',
+            Self::Rslock5Ms => 'f',
+            // They take no locks here; peers choose their names themselves.
+            Self::Ideal | Self::Peer(_) => 'z',
         }
     }
 
     /// Connects, inside of the runtime that the contender is going to be measured on.
     pub(crate) async fn connect(self, urls: &[String]) -> Result<Contender, String> {
         Ok(match self {
-            Self::Raw => Contender::Raw(Raw::connect(urls).await?),
+            Self::Raw | Self::Ideal => Contender::Raw(Raw::connect(urls).await?),
             Self::Rslock => Contender::Rslock(Rslock::by_default(urls)),
             Self::RslockNodelay => Contender::Rslock(Rslock::with_nodelay(urls)?),
+            Self::Rslock2Ms => Contender::Rslock(Rslock::with_retries(urls, 2)?),
+            Self::Rslock5Ms => Contender::Rslock(Rslock::with_retries(urls, 5)?),
             Self::Leasehold => Contender::Leasehold(Leasehold::connect(urls).await?),
+            Self::Peer(peer) => return Err(format!("{} is a program of its own", peer.label)),
         })
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    pub(super) async fn connect(urls: &[String]) -> Result<Self, String> {
+    pub(crate) async fn connect(urls: &[String]) -> Result<Self, String> {
         // The response timeout is a timer per request: what the client crate costs most.
         let mut config = AsyncConnectionConfig::new().set_response_timeout(None);
         if urls.len() > 1 {
@@ -50,6 +50,12 @@ impl Raw {
             nodes: nodes.into(),
             release_sha: redis::Script::new(RELEASE).get_hash().into(),
         })
+    }
+
+    /// Asks for nothing, and waits until a majority has answered.
+    pub(crate) async fn round_trip(&self) -> Result<(), String> {
+        let pong = Value::SimpleString("PONG".into());
+        self.carry(&redis::cmd("PING"), pong).await
     }
 
     /// Sends a command everywhere and waits until a majority has answered `yes`.

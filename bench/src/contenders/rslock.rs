@@ -1,5 +1,7 @@
 //! rslock 0.10. Its connections answer or fail within 500 ms, which cannot be set.
 
+use std::time::Duration;
+
 use ::rslock::{LockGuard, LockManager};
 
 use super::{Lock, client_with_nodelay};
@@ -25,6 +27,16 @@ impl Rslock {
         Ok(Self {
             manager: LockManager::from_clients(clients.collect::<Result<_, _>>()?),
         })
+    }
+
+    /// With `TCP_NODELAY` and random waits of at most so long between attempts. It tries for
+    /// ever anyway; more attempts only save it a new value.
+    pub(super) fn with_retries(urls: &[String], delay_ms: u64) -> Result<Self, String> {
+        let mut rslock = Self::with_nodelay(urls)?;
+        rslock
+            .manager
+            .set_retry(1000, Duration::from_millis(delay_ms));
+        Ok(rslock)
     }
 }
 

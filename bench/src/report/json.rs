@@ -1,16 +1,18 @@
 //! The results as JSON, for comparing runs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::args::Plan;
 use crate::pin;
+use crate::scenarios::contention::ContentionResult;
 use crate::scenarios::faults::{FaultResult, FaultTurn, Latency};
 use crate::scenarios::throughput::ThroughputResult;
 use crate::scenarios::{Column, Results};
 use crate::stats::Spread;
+use crate::tally::Tally;
 use crate::targets::Verdict;
 
 /// Writes `out/latest.json` beside this crate's manifest.
@@ -19,9 +21,7 @@ pub(crate) fn write_json(
     results: &Results,
     verdicts: &[Verdict],
 ) -> std::io::Result<PathBuf> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("out");
-    std::fs::create_dir_all(&dir)?;
-    let path = dir.join("latest.json");
+    let path = super::out_dir()?.join("latest.json");
     let report = json!({
         "servers": results.servers,
         "cores": pin::core_count(),
@@ -30,8 +30,12 @@ pub(crate) fn write_json(
         "rounds": plan.rounds,
         "turn_ms": ms(plan.turn),
         "fault_rounds": plan.fault_rounds,
+        "contest_rounds": plan.contest_rounds,
+        "contest_ms": ms(plan.contest),
         "throughput": results.throughput.iter().map(throughput).collect::<Vec<_>>(),
         "faults": results.faults.iter().map(faults).collect::<Vec<_>>(),
+        "contention": results.contention.iter().map(contention).collect::<Vec<_>>(),
+        "missing_peers": results.missing.iter().map(missing).collect::<Vec<_>>(),
         "skipped": results.skipped.iter().map(skipped).collect::<Vec<_>>(),
         "verdicts": verdicts.iter().map(verdict).collect::<Vec<_>>(),
     });
@@ -62,6 +66,30 @@ fn faults(result: &FaultResult) -> Value {
         "row": 5,
         "work": result.spec.work,
         "contenders": columns.collect::<Vec<_>>(),
+    })
+}
+
+fn contention(result: &ContentionResult) -> Value {
+    let columns = result.columns.iter().map(|column| {
+        let rate = result.figure(column.kind, Tally::handovers_per_s);
+        turns(column, "turns", rate.map(spread), contest_turn)
+    });
+    json!({
+        "id": result.spec.id,
+        "row": result.spec.row,
+        "work": result.spec.work,
+        "contenders": columns.collect::<Vec<_>>(),
+    })
+}
+
+fn contest_turn(tally: &Tally) -> Value {
+    json!({
+        "handovers_per_s": tally.handovers_per_s(),
+        "pairs_per_s": tally.pairs_per_s(),
+        "mean_wait_ms": ms(tally.mean_wait),
+        "longest_wait_ms": ms(tally.longest_wait),
+        "held_ms": ms(tally.held),
+        "errors": tally.errors,
     })
 }
 
@@ -96,6 +124,10 @@ fn turns<T>(
         "summary": summary,
         unit: rounds.collect::<Vec<_>>(),
     })
+}
+
+fn missing((peer, why): &(&'static str, String)) -> Value {
+    json!({ "name": peer, "why": why })
 }
 
 fn skipped((id, why): &(&'static str, String)) -> Value {

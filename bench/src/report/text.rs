@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::contention;
 use crate::args::Plan;
 use crate::contenders::Kind;
 use crate::pin;
@@ -29,6 +30,13 @@ pub(crate) fn text(plan: &Plan, results: &Results, verdicts: &[Verdict]) -> Stri
             rates(&results.throughput),
         );
     }
+    if let Some(table) = contention::peer_rates(&results.throughput) {
+        section("The same of peers that are programs of their own", table);
+    }
+    for result in &results.contention {
+        let title = format!("{}: median (min–max) of the rounds", result.spec.work);
+        section(&title, contention::table(result));
+    }
     if !results.faults.is_empty() {
         section(
             "Latency of an acquire, in ms: median (min–max) of the rounds",
@@ -43,12 +51,14 @@ pub(crate) fn text(plan: &Plan, results: &Results, verdicts: &[Verdict]) -> Stri
 
 fn heading(plan: &Plan, results: &Results) -> String {
     let mut heading = format!(
-        "{}, {} cores, {} rounds of {:?} per contender ({} with faults){}",
+        "{}, {} cores, {} rounds of {:?} per contender ({} with faults; {} of {:?} with contention){}",
         results.servers,
         pin::core_count(),
         plan.rounds,
         plan.turn,
         plan.fault_rounds,
+        plan.contest_rounds,
+        plan.contest,
         if plan.quick { ", quick" } else { "" },
     );
     if let Some(noise) = results.noise {
@@ -65,24 +75,26 @@ fn heading(plan: &Plan, results: &Results) -> String {
 }
 
 fn rates(results: &[ThroughputResult]) -> Table {
-    let header = ["#", "work"].into_iter().chain(Kind::ALL.map(Kind::label));
+    let header = ["#", "work"]
+        .into_iter()
+        .chain(Kind::UNCONTENDED.map(Kind::label));
     let mut table = new_table(header);
     for result in results {
         let mut row = vec![result.spec.row.to_string(), result.spec.work.to_owned()];
-        row.extend(result.columns.iter().map(|column| {
-            let Some(rate) = result.rate(column.kind) else {
-                return "CUT OFF".into();
-            };
-            let mark = if column.trouble().is_some() {
-                " CUT OFF"
-            } else {
-                ""
-            };
-            spread(rate, grouped) + mark
-        }));
+        let columns = result.columns.iter().take(Kind::UNCONTENDED.len());
+        row.extend(columns.map(|column| rate(result, column)));
         table.add_row(row);
     }
     table
+}
+
+/// Pairs per second of one contender, and whether it was cut off in some round.
+pub(super) fn rate(result: &ThroughputResult, column: &Column<f64>) -> String {
+    let Some(rate) = result.rate(column.kind) else {
+        return "CUT OFF".into();
+    };
+    let mark = column.trouble().map_or("", |_| " CUT OFF");
+    spread(rate, grouped) + mark
 }
 
 /// A name, and the figure that goes by it.
@@ -148,6 +160,14 @@ fn notes(results: &Results) -> String {
             cut_off(result.spec.work, kind, why)
         });
     }
+    for result in &results.contention {
+        each_trouble(&result.columns, |kind, why| {
+            cut_off(result.spec.work, kind, why)
+        });
+    }
+    for (peer, why) in &results.missing {
+        let _ = writeln!(notes, "- SKIPPED: {peer}: {why}");
+    }
     for (id, why) in &results.skipped {
         let _ = writeln!(notes, "- Skipped: {id}: {why}");
     }
@@ -167,7 +187,7 @@ fn each_trouble<T>(columns: &[Column<T>], mut tell: impl FnMut(Kind, Option<&str
     }
 }
 
-fn new_table(header: impl IntoIterator<Item = &'static str>) -> Table {
+pub(super) fn new_table(header: impl IntoIterator<Item = &'static str>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table.set_header(header.into_iter().collect::<Vec<_>>());
@@ -177,13 +197,13 @@ fn new_table(header: impl IntoIterator<Item = &'static str>) -> Table {
     table
 }
 
-fn spread(spread: Spread, show: impl Fn(f64) -> String) -> String {
+pub(super) fn spread(spread: Spread, show: impl Fn(f64) -> String) -> String {
     let Spread { median, min, max } = spread;
     format!("{} ({}–{})", show(median), show(min), show(max))
 }
 
 /// Two decimals for small values, fewer for large ones.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     match value {
         ..10.0 => format!("{value:.2}"),
         ..100.0 => format!("{value:.1}"),
@@ -192,7 +212,7 @@ fn short(value: f64) -> String {
 }
 
 /// Three digits, or whole hundreds, `12 300`: more would be noise.
-fn grouped(value: f64) -> String {
+pub(super) fn grouped(value: f64) -> String {
     let step = if value < 1000.0 { 1.0 } else { 100.0 };
     let rounded = ((value / step).round() * step) as u64;
     match (rounded / 1000, rounded % 1000) {

@@ -71,11 +71,7 @@ pub(crate) struct FaultResult {
 
 impl FaultResult {
     fn new(spec: &'static FaultSpec) -> Self {
-        let column = |kind| {
-            let turns = Vec::new();
-            Column { kind, turns }
-        };
-        let columns = KINDS.map(column).into();
+        let columns = KINDS.map(Column::new).into();
         Self { spec, columns }
     }
 
@@ -143,10 +139,7 @@ pub(crate) fn run_all(plan: &Plan, fleet: &mut Fleet, results: &mut Results) {
             for column in columns {
                 let servers = fleet.for_turn(column.kind, spec.harm);
                 let turn = turn_on(servers, column.kind, spec.harm, round, plan);
-                if let Err(why) = &turn {
-                    eprintln!("\n  {} CUT OFF: {why}", column.kind.label());
-                }
-                column.turns.push(turn);
+                column.take(turn);
                 eprint!(".");
             }
             eprintln!(" round {} of {}", round + 1, plan.fault_rounds);

@@ -1,15 +1,19 @@
 //! What is measured, one scenario after the other.
 
+pub(crate) mod contention;
+mod contest;
 pub(crate) mod faults;
 pub(crate) mod throughput;
 
 use std::time::Instant;
 
+use self::contention::ContentionResult;
 use self::faults::FaultResult;
 use self::throughput::ThroughputResult;
 use crate::args::Plan;
 use crate::contenders::Kind;
 use crate::noise::Noise;
+use crate::peers::{self, Available};
 use crate::pin::Placement;
 use crate::servers::Servers;
 
@@ -21,7 +25,10 @@ pub(crate) struct Results {
     /// The share of the machine's time, 0 to 1, that other programs used.
     pub(crate) noise: Option<f64>,
     pub(crate) throughput: Vec<ThroughputResult>,
+    pub(crate) contention: Vec<ContentionResult>,
     pub(crate) faults: Vec<FaultResult>,
+    /// Peers that this machine cannot have, and why.
+    pub(crate) missing: Vec<(&'static str, String)>,
     /// Scenarios that could not be run, and why.
     pub(crate) skipped: Vec<(&'static str, String)>,
 }
@@ -35,6 +42,19 @@ pub(crate) struct Column<T> {
 }
 
 impl<T> Column<T> {
+    fn new(kind: Kind) -> Self {
+        let turns = Vec::new();
+        Self { kind, turns }
+    }
+
+    /// Writes a turn down, and tells at once if this is the first that came to nothing.
+    fn take(&mut self, turn: Result<T, String>) {
+        if let (Err(why), None) = (&turn, self.trouble()) {
+            eprintln!("\n  {} CUT OFF: {why}", self.kind.label());
+        }
+        self.turns.push(turn);
+    }
+
     /// Why a turn of this contender came to nothing.
     pub(crate) fn trouble(&self) -> Option<&str> {
         let mut failures = self.turns.iter().filter_map(|turn| turn.as_ref().err());
@@ -45,7 +65,9 @@ impl<T> Column<T> {
 /// The ids of all scenarios, in the order in which they are run.
 pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
     let throughput = throughput::ALL.iter().map(|spec| spec.id);
-    throughput.chain(faults::ALL.iter().map(|spec| spec.id))
+    let contention = contention::ALL.iter().map(|spec| spec.id);
+    let faults = faults::ALL.iter().map(|spec| spec.id);
+    throughput.chain(contention).chain(faults)
 }
 
 /// Runs what the plan asks for.
@@ -53,6 +75,8 @@ pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
 /// # Errors
 /// If the servers cannot be set up.
 pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
+    // Before anything is measured: compilers use all of the machine.
+    let peers = available_peers(plan);
     let noise = Noise::start();
     eprintln!("starting servers, and letting them settle");
     let one = Servers::start(1)?;
@@ -60,21 +84,22 @@ pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
     fives.settle();
     let mut results = Results {
         servers: one.version(),
+        missing: peers.missing,
         ..Results::default()
     };
+    let servers = |nodes| match nodes {
+        1 => &one,
+        _ => fives.unharmed(),
+    };
     for spec in throughput::ALL.iter().filter(|spec| plan.wants(spec.id)) {
-        eprint!("{:<20}", spec.id);
-        let servers = if spec.nodes == 1 {
-            &one
-        } else {
-            fives.unharmed()
-        };
-        let start = Instant::now();
-        match throughput::run(spec, plan, servers) {
-            Ok(result) => results.throughput.push(result),
-            Err(why) => results.skip(spec.id, why),
-        }
-        eprintln!(" {:.0} s", start.elapsed().as_secs_f64());
+        let run = || throughput::run(spec, plan, servers(spec.nodes), &peers.peers);
+        let found = results.timed(spec.id, run);
+        results.throughput.extend(found);
+    }
+    for spec in contention::ALL.iter().filter(|spec| plan.wants(spec.id)) {
+        let run = || contention::run(spec, plan, servers(spec.nodes), &peers.peers);
+        let found = results.timed(spec.id, run);
+        results.contention.extend(found);
     }
     faults::run_all(plan, &mut fives, &mut results);
     drop((one, fives));
@@ -82,7 +107,31 @@ pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
     Ok(results)
 }
 
+/// None are installed for a run in which none takes part.
+fn available_peers(plan: &Plan) -> Available {
+    let throughput = throughput::ALL.iter().filter(|spec| spec.with_peers);
+    let ids = throughput.map(|spec| spec.id);
+    let mut ids = ids.chain(contention::ALL.iter().map(|spec| spec.id));
+    if plan.peers && ids.any(|id| plan.wants(id)) {
+        return peers::install(plan.quick);
+    }
+    Available {
+        peers: Vec::new(),
+        missing: Vec::new(),
+    }
+}
+
 impl Results {
+    /// Runs a scenario, and tells how long it took. `None` if it cannot be run.
+    fn timed<T>(&mut self, id: &'static str, run: impl FnOnce() -> Result<T, String>) -> Option<T> {
+        eprint!("{id:<20}");
+        let start = Instant::now();
+        let found = run();
+        let found = found.map_err(|why| self.skip(id, why)).ok();
+        eprintln!(" {:.0} s", start.elapsed().as_secs_f64());
+        found
+    }
+
     fn skip(&mut self, id: &'static str, why: String) {
         eprint!(" skipped: {why}");
         self.skipped.push((id, why));

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 use super::{Column, on_pinned_thread};
 use crate::args::Plan;
 use crate::contenders::{Contender, Kind, Lock};
+use crate::peers::{self, Peer, Work};
 use crate::pin::{self, Placement};
 use crate::servers::Servers;
 use crate::stats::Spread;
@@ -27,6 +28,8 @@ pub(crate) struct ThroughputSpec {
     tasks: usize,
     runtime: Flavour,
     placement: Placement,
+    /// Whether peers that are programs of their own take part.
+    pub(crate) with_peers: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -50,6 +53,14 @@ const fn one_thread(
         tasks,
         runtime: Flavour::OneThread,
         placement,
+        with_peers: false,
+    }
+}
+
+const fn with_peers(spec: ThroughputSpec) -> ThroughputSpec {
+    ThroughputSpec {
+        with_peers: true,
+        ..spec
     }
 }
 
@@ -71,7 +82,13 @@ pub(crate) const ALL: &[ThroughputSpec] = {
             (1, 1),
             OwnCores,
         ),
-        one_thread("2/100-tasks", 2, "one node, 100 tasks", (1, 100), OwnCores),
+        with_peers(one_thread(
+            "2/100-tasks",
+            2,
+            "one node, 100 tasks",
+            (1, 100),
+            OwnCores,
+        )),
         one_thread(
             "2/1000-tasks",
             2,
@@ -87,6 +104,7 @@ pub(crate) const ALL: &[ThroughputSpec] = {
             tasks: 100,
             runtime: Flavour::MultiThread,
             placement: Anywhere,
+            with_peers: false,
         },
         one_thread(
             "3/same-core",
@@ -102,13 +120,13 @@ pub(crate) const ALL: &[ThroughputSpec] = {
             (5, 1),
             OwnCores,
         ),
-        one_thread(
+        with_peers(one_thread(
             "4/100-tasks",
             4,
             "five nodes, 100 tasks",
             (5, 100),
             OwnCores,
-        ),
+        )),
     ]
 };
 
@@ -148,6 +166,7 @@ pub(crate) fn run(
     spec: &'static ThroughputSpec,
     plan: &Plan,
     servers: &Servers,
+    peers: &[&'static Peer],
 ) -> Result<ThroughputResult, String> {
     if let Some(why) = spec.placement.obstacle() {
         return Err(why.into());
@@ -156,7 +175,7 @@ pub(crate) fn run(
     let urls = servers.urls();
     let columns = on_pinned_thread(spec.placement, || {
         let runtime = runtime(spec.runtime)?;
-        let columns = runtime.block_on(rounds(spec, plan, &urls));
+        let columns = runtime.block_on(rounds(spec, plan, &urls, peers));
         // A contender that hangs may never let go of its tasks.
         runtime.shutdown_background();
         columns
@@ -183,38 +202,49 @@ async fn rounds(
     spec: &ThroughputSpec,
     plan: &Plan,
     urls: &[String],
+    peers: &[&'static Peer],
 ) -> Result<Vec<Column<f64>>, String> {
     let mut columns = Vec::new();
     let mut contenders = Vec::new();
-    for kind in Kind::ALL {
+    for kind in Kind::UNCONTENDED {
         let contender = kind.connect(urls).await;
         let contender = contender.map_err(|why| format!("{}: {why}", kind.label()))?;
         let warm = turn(&contender, kind, spec.tasks, WARM_UP).await;
-        contenders.push((contender, warm.err()));
-        let turns = Vec::new();
-        columns.push(Column { kind, turns });
+        contenders.push((Some(contender), warm.err()));
+        columns.push(Column::new(kind));
+    }
+    // Peers' programs warm up by themselves. Retries play no part here. In a quick run they
+    // take part where there is a target for them.
+    let wanted = spec.with_peers && (!plan.quick || spec.row == 4);
+    let able = |peer: &&&Peer| wanted && peer.is_at_its_best() && peer.takes(spec.nodes);
+    for peer in peers.iter().filter(able) {
+        contenders.push((None, None));
+        columns.push(Column::new(Kind::Peer(peer)));
     }
     for round in 0..plan.rounds {
         for offset in 0..contenders.len() {
             // Nobody always comes first.
             let index = (round + offset) % contenders.len();
-            let (contender, failed) = &mut contenders[index];
+            let (contender, cold) = &contenders[index];
             let column = &mut columns[index];
-            let outcome = match failed {
-                Some(why) => Err(why.clone()),
-                None => turn(contender, column.kind, spec.tasks, plan.turn).await,
+            let failed = cold.as_deref().or(column.trouble());
+            let outcome = match (failed, contender, column.kind) {
+                (Some(why), ..) => Err(why.to_owned()),
+                (_, Some(contender), kind) => turn(contender, kind, spec.tasks, plan.turn).await,
+                (_, None, Kind::Peer(peer)) => peer_turn(peer, urls, spec.tasks, plan.turn),
+                (_, None, kind) => Err(format!("{} is not connected", kind.label())),
             };
-            if failed.is_none()
-                && let Err(why) = &outcome
-            {
-                eprintln!("\n  {} CUT OFF: {why}", column.kind.label());
-                *failed = Some(why.clone());
-            }
-            column.turns.push(outcome);
+            column.take(outcome);
         }
         eprint!(".");
     }
     Ok(columns)
+}
+
+/// Blocks the thread, which has nothing else to do meanwhile: the other contenders rest.
+fn peer_turn(peer: &Peer, urls: &[String], tasks: usize, length: Duration) -> Result<f64, String> {
+    let tally = peers::turn(peer, urls, Work::Pairs { tasks }, length)?;
+    Ok(tally.pairs_per_s())
 }
 
 async fn turn(

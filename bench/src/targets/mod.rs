@@ -1,5 +1,7 @@
 //! The targets, and how the results compare with them.
 
+mod contention;
+
 use std::time::Duration;
 
 use crate::contenders::Kind;
@@ -95,25 +97,22 @@ fn throughput_targets(row: u8) -> (&'static [Bound], &'static [Bound]) {
     }
 }
 
+/// What row 4 asks for beside that: so many times as fast as npm's redlock.
+const NPM_REDLOCK: Bound = Bound::AtLeast(3.0);
+
 /// Targets of the same rows that this program does not measure, and why.
-pub(crate) const UNMEASURED: [(u8, &str, &str); 2] = [
-    (
-        2,
-        "with fencing off ≥ 0.95 × raw and ≥ 1.2 × rslock",
-        "leasehold has no unfenced locks yet",
-    ),
-    (
-        4,
-        "≥ 3 × npm redlock",
-        "another language's runtime; not part of this program",
-    ),
-];
+pub(crate) const UNMEASURED: [(u8, &str, &str); 1] = [(
+    2,
+    "with fencing off ≥ 0.95 × raw and ≥ 1.2 × rslock",
+    "leasehold has no unfenced locks yet",
+)];
 
 /// Compares everything that was measured with its target.
 pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
     let throughput = results.throughput.iter().flat_map(judge_throughput);
     let faults = results.faults.iter().flat_map(judge_faults);
-    throughput.chain(faults).collect()
+    let contention = results.contention.iter().flat_map(contention::judge);
+    throughput.chain(faults).chain(contention).collect()
 }
 
 fn judge_throughput(result: &ThroughputResult) -> Vec<Verdict> {
@@ -137,7 +136,21 @@ fn judge_throughput(result: &ThroughputResult) -> Vec<Verdict> {
     let rslock = rslock
         .iter()
         .map(|bound| against(rslock_at_its_best, bound));
-    raw.chain(rslock).collect()
+    let mut verdicts: Vec<_> = raw.chain(rslock).collect();
+    if spec.row == 4
+        && let Some(npm) = fastest_npm(result)
+    {
+        verdicts.push(against(npm, &NPM_REDLOCK));
+    }
+    verdicts
+}
+
+/// The faster of npm's redlocks. `None` if they took no part.
+fn fastest_npm(result: &ThroughputResult) -> Option<Kind> {
+    let kinds = result.columns.iter().map(|column| column.kind);
+    let npm = kinds.filter(|kind| matches!(kind, Kind::Peer(peer) if peer.is_npm()));
+    let median = |kind: &Kind| result.rate(*kind).map_or(0.0, |rate| rate.median);
+    npm.max_by(|one, other| median(one).total_cmp(&median(other)))
 }
 
 /// The faster of rslock's two set-ups.
