@@ -26,8 +26,9 @@ async fn stopped_child() {
     let client = Client::builder().node(url).build().expect("a client");
     let mutex = client.mutex("a").with_options(options);
     let lease = mutex.lock().await.expect("a lease");
-    println!("\nheld {}", lease.token());
+    // Before it says so: its parent may stop it at once.
     let mut before = Moment::now();
+    println!("\nheld {}", lease.token());
     loop {
         // What a program sees that was stopped anywhere: it has not been told yet, and
         // must know all the same.
