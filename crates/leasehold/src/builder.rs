@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::{Client, Parts};
+use crate::client::Client;
 use crate::clock::{Clock, TimeSource};
+use crate::core::Parts;
 use crate::error::{Error, Invalid};
-use crate::node::Node;
 use crate::node::rules::Constants;
+use crate::node::{Node, NodeSettings, Tls};
 use crate::options::{MAX_TTL, MIN_TTL, Options, between};
 use crate::quorum::NodeSet;
 
@@ -39,7 +40,7 @@ pub struct Builder {
     prefix: Vec<u8>,
     clock: Clock,
     seed: Option<u64>,
-    tls: crate::node::Tls,
+    tls: Tls,
 }
 
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
@@ -54,17 +55,6 @@ enum Guard {
     Default,
     Off,
     For(Duration),
-}
-
-/// What a Redis node needs to know beside its URL.
-#[cfg_attr(not(feature = "tls"), allow(dead_code))]
-#[derive(Clone)]
-pub(crate) struct NodeSettings {
-    pub(crate) constants: Constants,
-    pub(crate) assume_fresh: bool,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) clock: Clock,
-    pub(crate) tls: crate::node::Tls,
 }
 
 impl Builder {

@@ -2,22 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::builder::Builder;
-use crate::clock::Clock;
+use crate::core::{Core, Parts};
 use crate::error::{Error, Invalid};
-use crate::janitor::Janitor;
-use crate::keeper::Keeper;
 use crate::mutex::Mutex;
 use crate::name::Name;
-use crate::node::rules::Constants;
-use crate::node::{Node, NodeError};
-use crate::options::Options;
+use crate::node::NodeError;
 use crate::quorum::round::Round;
-use crate::waiter::Proposer;
-use crate::{MemoryNode, NodeReport, Refusal, Story};
+use crate::{MemoryNode, Story};
 
 /// A client of one node or of several. Cheap to clone; clones share everything.
 ///
@@ -42,31 +36,6 @@ pub struct Client {
     core: Arc<Core>,
 }
 
-/// What all handles of a client share.
-pub(crate) struct Core {
-    pub(crate) nodes: Arc<[Arc<dyn Node>]>,
-    pub(crate) clock: Clock,
-    pub(crate) options: Options,
-    pub(crate) constants: Constants,
-    pub(crate) proposer: Proposer,
-    pub(crate) keeper: Keeper,
-    pub(crate) janitor: Janitor,
-    pub(crate) prefix: Vec<u8>,
-    ids: AtomicU64,
-    seeds: std::sync::Mutex<fastrand::Rng>,
-    shut_down: AtomicBool,
-}
-
-/// Everything that a client is made of.
-pub(crate) struct Parts {
-    pub(crate) nodes: Vec<Arc<dyn Node>>,
-    pub(crate) clock: Clock,
-    pub(crate) options: Options,
-    pub(crate) constants: Constants,
-    pub(crate) prefix: Vec<u8>,
-    pub(crate) seed: u64,
-}
-
 impl Client {
     /// Starts to describe a client.
     #[must_use]
@@ -88,22 +57,8 @@ impl Client {
     }
 
     pub(crate) fn from_parts(parts: Parts) -> Self {
-        let nodes: Arc<[_]> = parts.nodes.into();
-        let core = Core {
-            keeper: Keeper::start(Arc::clone(&nodes), parts.clock.clone()),
-            janitor: Janitor::start(Arc::clone(&nodes), parts.clock.clone()),
-            nodes,
-            clock: parts.clock,
-            options: parts.options,
-            constants: parts.constants,
-            proposer: Proposer::default(),
-            prefix: parts.prefix,
-            ids: AtomicU64::new(1),
-            seeds: std::sync::Mutex::new(fastrand::Rng::with_seed(parts.seed)),
-            shut_down: AtomicBool::new(false),
-        };
         Self {
-            core: Arc::new(core),
+            core: Arc::new(Core::new(parts)),
         }
     }
 
@@ -151,7 +106,7 @@ impl Client {
             let statuses: Vec<_> = self.core.nodes.iter().map(|node| node.status()).collect();
             let undecided = statuses.iter().any(Option::is_none);
             if !undecided || self.core.clock.now() >= deadline {
-                return self.core.assess(statuses);
+                return self.assess(statuses);
             }
             self.core.clock.sleep(Duration::from_millis(1)).await;
         }
@@ -183,13 +138,39 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn shutdown(&self, grace: Duration) -> usize {
-        self.core.shut_down.store(true, Ordering::Release);
+        self.core.shut_down();
         tokio::select! {
             biased;
             () = self.core.settled() => {}
             () = self.core.clock.sleep(grace) => {}
         }
         self.core.janitor.owed()
+    }
+
+    /// Whether leases can be had from nodes in these states.
+    fn assess(&self, statuses: Vec<Option<Result<(), NodeError>>>) -> Result<(), Error> {
+        let working = statuses
+            .iter()
+            .filter(|s| matches!(s, Some(Ok(()))))
+            .count();
+        for (node, status) in self.core.nodes.iter().zip(&statuses) {
+            if let Some(Err(error)) = status
+                && error.is_permanent()
+            {
+                let (node, error) = (node.label().to_owned(), error.clone());
+                return Err(Invalid::Node { node, error }.into());
+            }
+        }
+        if working >= Round::majority(self.core.nodes.len()) {
+            return Ok(());
+        }
+        let stories = statuses.into_iter().map(|status| match status {
+            None => Story::Pending,
+            Some(Ok(())) => Story::Connected,
+            Some(Err(error)) => Story::Failed(error),
+        });
+        let refusal = self.core.refusal(Name::new("(any)")?, stories);
+        Err(Error::NoMajority(Box::new(refusal)))
     }
 }
 
@@ -199,64 +180,5 @@ impl fmt::Debug for Client {
         f.debug_struct("Client")
             .field("nodes", &nodes)
             .finish_non_exhaustive()
-    }
-}
-
-impl Core {
-    async fn settled(&self) {
-        self.janitor.settled().await;
-        for node in self.nodes.iter() {
-            node.flush().await;
-        }
-    }
-
-    pub(crate) fn next_id(&self) -> u64 {
-        self.ids.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// A seed for the jitter of one waiting call.
-    pub(crate) fn next_seed(&self) -> u64 {
-        self.seeds
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .u64(..)
-    }
-
-    pub(crate) fn is_shut_down(&self) -> bool {
-        self.shut_down.load(Ordering::Acquire)
-    }
-
-    fn assess(&self, statuses: Vec<Option<Result<(), NodeError>>>) -> Result<(), Error> {
-        let working = statuses
-            .iter()
-            .filter(|s| matches!(s, Some(Ok(()))))
-            .count();
-        for (node, status) in self.nodes.iter().zip(&statuses) {
-            if let Some(Err(error)) = status
-                && error.is_permanent()
-            {
-                let (node, error) = (node.label().to_owned(), error.clone());
-                return Err(Invalid::Node { node, error }.into());
-            }
-        }
-        let majority = Round::majority(self.nodes.len());
-        if working >= majority {
-            return Ok(());
-        }
-        let reports = self.nodes.iter().zip(statuses);
-        Err(Error::NoMajority(Box::new(Refusal {
-            name: Name::new("(any)")?,
-            majority,
-            nodes: reports
-                .map(|(node, status)| NodeReport {
-                    node: node.label().to_owned(),
-                    story: match status {
-                        None => Story::Pending,
-                        Some(Ok(())) => Story::Connected,
-                        Some(Err(error)) => Story::Failed(error),
-                    },
-                })
-                .collect(),
-        })))
     }
 }

@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::Core;
+use crate::core::Core;
 use crate::error::{Error, Invalid};
+use crate::held::Held;
 use crate::holder::owned_token;
 use crate::janitor::Return;
-use crate::lease::{Held, Released};
+use crate::lease::Released;
 use crate::name::Name;
 use crate::node::{Claim, Holders, Verb};
 use crate::options::Options;
@@ -141,7 +142,7 @@ impl Detached {
                 token: self.claim.token,
             };
         }
-        Error::NoMajority(Box::new(self.core.refusal(&self.claim, canvass)))
+        Error::NoMajority(Box::new(self.core.refused(&self.claim, canvass)))
     }
 }
 

@@ -2,87 +2,21 @@
 //! away from its holder.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::{Client, Core};
-use crate::error::{Error, NodeReport, Refusal, Story};
-use crate::holder::{Holder, owned_token, owner_id};
+use crate::client::Client;
+use crate::core::Core;
+use crate::error::{Error, NodeReport, Story};
+use crate::holder::owned_token;
 use crate::name::Name;
-use crate::node::{Claim, NodeError, Verb};
+use crate::node::{Claim, NodeError, Sighting, Verb};
 use crate::options::MIN_TTL;
 use crate::quorum::round::Round;
 use crate::quorum::{Canvass, NodeSet, Question};
 
 /// How long a node may take to say what it has. Listing a large server takes time.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// One lock on one node.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Sighting {
-    /// The lock's name, as it stands on the node.
-    pub name: Name,
-    /// Who holds it there.
-    pub holder: Holder,
-    /// When it runs out there if nobody renews it; `None` if it has no TTL.
-    pub remaining: Option<Duration>,
-    /// The highest token granted there, if the node knows one for this name.
-    pub fence: Option<u64>,
-    /// How many wait for it there, if the node knows.
-    pub waiters: Option<usize>,
-    value: Vec<u8>,
-}
-
-impl Sighting {
-    /// A lock with this value.
-    #[must_use]
-    pub fn new(name: Name, value: impl Into<Vec<u8>>, remaining: Option<Duration>) -> Self {
-        let value = value.into();
-        Self {
-            name,
-            holder: Holder::parse(&value),
-            remaining,
-            fence: None,
-            waiters: None,
-            value,
-        }
-    }
-
-    /// With the fence that the node has for the name.
-    #[must_use]
-    pub fn with_fence(mut self, fence: Option<u64>) -> Self {
-        self.fence = fence;
-        self
-    }
-
-    /// With the number of those who wait for it.
-    #[must_use]
-    pub fn with_waiters(mut self, waiters: usize) -> Self {
-        self.waiters = Some(waiters);
-        self
-    }
-
-    /// A short name for the owner: what [`Client::break_lock`] takes. It tells owners apart,
-    /// also those of other libraries, and does not give their secret away.
-    #[must_use]
-    pub fn owner_id(&self) -> String {
-        owner_id(&self.value)
-    }
-}
-
-impl fmt::Debug for Sighting {
-    /// Without the value, which is a secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sighting")
-            .field("name", &self.name)
-            .field("owner_id", &self.owner_id())
-            .field("holder", &self.holder)
-            .field("remaining", &self.remaining)
-            .finish_non_exhaustive()
-    }
-}
 
 /// What each node says about one name.
 #[derive(Clone, Debug)]
@@ -227,7 +161,7 @@ impl Client {
         let canvass = Canvass::send(&core.nodes, question);
         canvass.decided().await;
         let (refused, refuted) = (
-            core.refusal(&claim, &canvass),
+            core.refused(&claim, &canvass),
             canvass.with_round(Round::is_refuted),
         );
         let released = |report: &NodeReport| {
@@ -285,19 +219,10 @@ impl Core {
     }
 
     fn unanswered(&self, name: Name, surveys: &Surveys) -> Error {
-        let nodes = self.nodes.iter().zip(surveys);
-        Error::NoMajority(Box::new(Refusal {
-            name,
-            majority: Round::majority(self.nodes.len()),
-            nodes: nodes
-                .map(|(node, survey)| NodeReport {
-                    node: node.label().to_owned(),
-                    story: match survey {
-                        Ok(_) => Story::Connected,
-                        Err(error) => Story::Failed(error.clone()),
-                    },
-                })
-                .collect(),
-        }))
+        let stories = surveys.iter().map(|survey| match survey {
+            Ok(_) => Story::Connected,
+            Err(error) => Story::Failed(error.clone()),
+        });
+        Error::NoMajority(Box::new(self.refusal(name, stories)))
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Wake, Waker};
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
-use crate::lease::{Extension, Held, Loss, Progress};
+use crate::held::{Extension, Held, Loss, Progress};
 use crate::node::Node;
 
 /// The owner of the keeper. When it is dropped, the keeper ends.

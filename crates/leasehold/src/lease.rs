@@ -1,27 +1,20 @@
-//! A lease in the hand: the guard, and what the keeper shares with it.
+//! A lease in the hand: the guard.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
-use crate::client::Core;
-use crate::clock::{Clock, Moment};
+use crate::clock::Moment;
+use crate::core::Core;
 use crate::detached::Detached;
-use crate::error::{Error, NodeReport, Refusal};
+use crate::error::Error;
+use crate::held::{Held, Loss, Progress};
 use crate::janitor::Return;
-use crate::node::{Claim, Holders, Node, Verb};
+use crate::node::Holders;
 use crate::options::Options;
-use crate::planted;
-use crate::quorum::round::{self, Decision};
-use crate::quorum::{Canvass, NodeSet, Question};
-
-const HELD: u8 = 0;
-const LOST: u8 = 1;
-const CLOSED: u8 = 2;
+use crate::quorum::round::Decision;
+use crate::waiter::Won;
 
 /// A lock that is held, for a time. Released when dropped.
 ///
@@ -55,120 +48,9 @@ pub enum Released {
     WasLost,
 }
 
-/// Why a lease was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Loss {
-    /// Its deadline came, and not enough nodes had confirmed a renewal.
-    NotRenewed,
-    /// A majority of nodes says that it is over: somebody broke or deleted the lock, or the
-    /// nodes lost their memory.
-    TakenAway,
-    /// It had been held for [`max_hold`](crate::Options::max_hold).
-    MaxHold,
-    /// The runtime whose task renewed it has ended.
-    RuntimeEnded,
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotRenewed => "its deadline came without a renewal",
-            Self::TakenAway => "a majority of nodes says that it is over",
-            Self::MaxHold => "it had been held for as long as it may be",
-            Self::RuntimeEnded => "the runtime that renewed it has ended",
-        })
-    }
-}
-
-/// What the keeper and the guard share about a lease.
-pub(crate) struct Held {
-    pub(crate) id: u64,
-    /// Where the lease stands in the keeper's book; guarded by the book's lock.
-    pub(crate) due: AtomicU64,
-    core: std::sync::Weak<Core>,
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) drift: Duration,
-    pub(crate) timeout: Duration,
-    renewal: bool,
-    /// The name stays taken until then.
-    keep_until: Option<Moment>,
-    /// The lease does not go on beyond this.
-    max_until: Moment,
-    /// When the last request that the deadline rests on was sent.
-    sent_at: AtomicU64,
-    deadline: AtomicU64,
-    state: AtomicU8,
-    loss: OnceLock<Loss>,
-    lost: Notify,
-    /// The nodes where no request has put the claim so far.
-    rounds: Mutex<Rounds>,
-    #[cfg(feature = "cancellation")]
-    token: tokio_util::sync::CancellationToken,
-}
-
-/// The requests that may have put the claim on nodes.
-struct Rounds {
-    /// Nodes that all earlier requests left untouched.
-    untouched: NodeSet,
-    latest: Arc<Canvass>,
-    /// Whether the latest is not the first.
-    extended: bool,
-}
-
-/// An EXTEND on its way.
-#[derive(Clone)]
-pub(crate) struct Extension {
-    pub(crate) canvass: Arc<Canvass>,
-    sent_at: Moment,
-}
-
-/// What an EXTEND came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    Extended,
-    /// Unknown is a state: a lost reply is neither yes nor no.
-    Unknown,
-    /// The lease is lost or was given back.
-    Over,
-}
-
-/// A claim that a majority granted, on its way to become a [`Lease`].
-pub(crate) struct Won {
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) canvass: Arc<Canvass>,
-    pub(crate) sent_at: Moment,
-    pub(crate) deadline: Moment,
-}
-
 impl Lease {
     pub(crate) fn new(core: &Arc<Core>, won: Won, options: &Options) -> Self {
-        let max_until = options
-            .max_hold
-            .map_or(Moment::FAR, |max_hold| won.sent_at + max_hold);
-        let held = Arc::new(Held {
-            id: core.next_id(),
-            due: AtomicU64::new(0),
-            core: Arc::downgrade(core),
-            drift: options.drift_of_ttl(),
-            timeout: options.timeout_of_node(),
-            renewal: options.renewal,
-            keep_until: (!options.min_hold.is_zero()).then(|| won.sent_at + options.min_hold),
-            max_until,
-            sent_at: AtomicU64::new(won.sent_at.as_nanos()),
-            deadline: AtomicU64::new(won.deadline.min(max_until).as_nanos()),
-            state: AtomicU8::new(HELD),
-            loss: OnceLock::new(),
-            lost: Notify::new(),
-            rounds: Mutex::new(Rounds {
-                untouched: NodeSet::all(),
-                latest: won.canvass,
-                extended: false,
-            }),
-            claim: won.claim,
-            #[cfg(feature = "cancellation")]
-            token: tokio_util::sync::CancellationToken::new(),
-        });
+        let held = Arc::new(Held::new(core, won, options));
         core.keeper.keep(&held);
         Self {
             core: Arc::clone(core),
@@ -234,7 +116,7 @@ impl Lease {
             loop {
                 let mut lost = std::pin::pin!(held.lost.notified());
                 lost.as_mut().enable();
-                if held.state.load(Ordering::Acquire) == LOST {
+                if held.loss().is_some() {
                     return;
                 }
                 lost.await;
@@ -245,10 +127,7 @@ impl Lease {
     /// Why the lease was lost, once it is.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
-        match self.held.state.load(Ordering::Acquire) {
-            LOST => self.held.loss.get().copied(),
-            _ => None,
-        }
+        self.held.loss()
     }
 
     /// Ties the lease to processes of this machine instead of this one: nodes that free the
@@ -311,7 +190,7 @@ impl Lease {
             Progress::Extended => Ok(()),
             Progress::Over => Err(held.lost_error()),
             Progress::Unknown => Err(Error::NoMajority(Box::new(
-                core.refusal(&held.claim, &extension.canvass),
+                core.refused(&held.claim, &extension.canvass),
             ))),
         }
     }
@@ -340,11 +219,9 @@ impl Lease {
     /// Takes the lease out of the keeper's hands. `None` if it was over already, in
     /// which case it is being given back.
     fn close(&self) -> Option<Return> {
-        if !self.held.end(CLOSED) {
-            return None;
-        }
+        let item = self.held.close()?;
         self.core.keeper.leave(&self.held);
-        Some(self.held.to_return(self.held.keep_until))
+        Some(item)
     }
 }
 
@@ -367,195 +244,13 @@ impl fmt::Debug for Lease {
     }
 }
 
-impl Held {
-    pub(crate) fn deadline(&self) -> Moment {
-        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        self.state.load(Ordering::Acquire) == HELD
-    }
-
-    pub(crate) fn renews(&self) -> bool {
-        // A deadline at `max_until` cannot move any more.
-        self.renewal && self.deadline() < self.max_until
-    }
-
-    /// The lost signal fires so long before the deadline that the holder hears it
-    /// before the deadline can pass.
-    pub(crate) fn lost_at(&self) -> Moment {
-        if planted::on(planted::Bug::LostTooLate) {
-            return self.deadline();
-        }
-        let margin =
-            (self.claim.ttl / 50).clamp(Duration::from_millis(1), Duration::from_millis(100));
-        self.deadline().saturating_sub(margin)
-    }
-
-    pub(crate) fn next_renewal(&self) -> Moment {
-        if !self.renews() {
-            return Moment::FAR;
-        }
-        Moment::from_nanos(self.sent_at.load(Ordering::Acquire)) + self.claim.ttl / 3
-    }
-
-    pub(crate) fn retry_pause(&self) -> Duration {
-        (self.claim.ttl / 20).min(Duration::from_millis(250))
-    }
-
-    /// Sends an EXTEND to all nodes: a majority of all N must agree, not of those that
-    /// granted the lease. `None` if the lease is over.
-    ///
-    /// The lock makes this and giving back take turns. A lease ends before its return is
-    /// made out, so no EXTEND is sent after its RELEASE; and a return that is made out
-    /// afterwards knows of this EXTEND.
-    pub(crate) fn start_extension(
-        &self,
-        nodes: &[Arc<dyn Node>],
-        clock: &Clock,
-    ) -> Option<Extension> {
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.is_open() {
-            return None;
-        }
-        // Before the first byte is sent.
-        let sent_at = clock.now();
-        let question = Question::new(Verb::Extend, &self.claim, self.timeout);
-        let canvass = Canvass::send(nodes, question);
-        let earlier = rounds.latest.untouched();
-        rounds.untouched = rounds.untouched.intersect(earlier);
-        rounds.latest = Arc::clone(&canvass);
-        rounds.extended = true;
-        Some(Extension { canvass, sent_at })
-    }
-
-    /// Takes note of what an EXTEND came to.
-    pub(crate) fn finish_extension(&self, extension: &Extension, clock: &Clock) -> Progress {
-        let now = clock.now();
-        // Past the deadline the lease is lost, whatever a server says later.
-        if !self.is_open() || now >= self.deadline() {
-            self.lose(self.loss_at_deadline());
-            return Progress::Over;
-        }
-        let (carried, refuted) = extension
-            .canvass
-            .with_round(|r| (r.decision() == Some(Decision::Carried), r.is_refuted()));
-        // Planted bug, or nothing.
-        let carried = carried || self.is_carried_by_subset(extension);
-        if carried {
-            let sent_at = extension.sent_at;
-            if let Some(deadline) = round::deadline(sent_at, self.claim.ttl, self.drift, now) {
-                let deadline = deadline.min(self.max_until);
-                // An older extension that ends later must not take anything back.
-                self.deadline
-                    .fetch_max(deadline.as_nanos(), Ordering::AcqRel);
-                self.sent_at.fetch_max(sent_at.as_nanos(), Ordering::AcqRel);
-                return Progress::Extended;
-            }
-        } else if refuted {
-            self.lose(Loss::TakenAway);
-            return Progress::Over;
-        }
-        Progress::Unknown
-    }
-
-    /// Planted bug: a majority of the nodes that the lease may be on, instead of all N.
-    fn is_carried_by_subset(&self, extension: &Extension) -> bool {
-        if !planted::on(planted::Bug::SubsetMajority) {
-            return false;
-        }
-        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let nodes = extension.canvass.with_round(|r| r.stories().len());
-        let subset = (0..nodes).filter(|node| !rounds.untouched.contains(*node));
-        extension.canvass.granted().len() >= round::Round::majority(subset.count())
-    }
-
-    /// The lease is lost: tells the holder, and gives back what is left of it.
-    pub(crate) fn lose(&self, why: Loss) {
-        if !self.end(LOST) {
-            return;
-        }
-        // Only the first to end the lease comes here.
-        let _ = self.loss.set(why);
-        tracing::warn!(name = %self.claim.name, token = self.claim.token, %why, "lease lost");
-        self.lost.notify_waiters();
-        #[cfg(feature = "cancellation")]
-        self.token.cancel();
-        if let Some(core) = self.core.upgrade() {
-            core.keeper.leave(self);
-            core.janitor.post(self.to_return(None));
-        }
-    }
-
-    /// Why it is lost when its deadline has come.
-    pub(crate) fn loss_at_deadline(&self) -> Loss {
-        match self.deadline() < self.max_until {
-            true => Loss::NotRenewed,
-            false => Loss::MaxHold,
-        }
-    }
-
-    /// Ends the lease one way or the other; only the first to end it gets `true`.
-    fn end(&self, how: u8) -> bool {
-        self.state
-            .compare_exchange(HELD, how, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
-    }
-
-    fn to_return(&self, keep_until: Option<Moment>) -> Return {
-        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let skip = rounds.untouched.intersect(rounds.latest.untouched());
-        // Where the only request was answered, nothing of the claim can arrive late.
-        let settled = match rounds.extended {
-            true => NodeSet::default(),
-            false => rounds.latest.granted(),
-        };
-        // The last EXTEND was sent before the deadline, so within a TTL of `sent_at`;
-        // what it set has expired another TTL after that.
-        let sent_at = Moment::from_nanos(self.sent_at.load(Ordering::Acquire));
-        Return {
-            claim: Arc::clone(&self.claim),
-            keep_until,
-            timeout: self.timeout,
-            skip,
-            settled,
-            until: sent_at + self.claim.ttl * 2 + self.timeout,
-        }
-    }
-
-    fn lost_error(&self) -> Error {
-        Error::Lost {
-            name: self.claim.name.clone(),
-            token: self.claim.token,
-        }
-    }
-}
-
-impl Core {
-    /// The story of a refused claim.
-    pub(crate) fn refusal(&self, claim: &Claim, canvass: &Canvass) -> Refusal {
-        let stories = canvass.with_round(|round| round.stories().to_vec());
-        let reports = self.nodes.iter().zip(stories);
-        Refusal {
-            name: claim.name.clone(),
-            majority: round::Round::majority(self.nodes.len()),
-            nodes: reports
-                .map(|(node, story)| NodeReport {
-                    node: node.label().to_owned(),
-                    story,
-                })
-                .collect(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    use super::Progress;
+    use crate::held::Progress;
     use crate::{Client, MemoryNode, Moment, TimeSource};
 
     /// A renewal that comes late must not bring a lock back that was given back.

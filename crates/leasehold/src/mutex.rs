@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::Core;
+use crate::core::Core;
 use crate::detached::Detached;
 use crate::error::{Error, Invalid};
 use crate::lease::Lease;
@@ -149,7 +149,13 @@ impl Mutex {
     async fn acquire(&self, options: &Options) -> Result<Lease, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
         options.validate(self.core.constants.restart_guard)?;
-        waiter::acquire(&self.core, name, options).await
+        let won = waiter::acquire(&self.core, name, options).await?;
+        let lease = Lease::new(&self.core, won, options);
+        // A shutdown that came meanwhile drops it.
+        match self.core.is_shut_down() {
+            false => Ok(lease),
+            true => Err(Error::ShutDown),
+        }
     }
 }
 

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::client::Core;
 use crate::clock::{Clock, Moment};
+use crate::core::Core;
 use crate::error::{Error, Refusal};
 use crate::holder::new_owner;
 use crate::janitor::Return;
-use crate::lease::{Lease, Won};
 use crate::name::Name;
 use crate::node::rules::MAX_TOKEN;
 use crate::node::{Bell, Claim, Holders, Verb, Watch};
@@ -78,6 +77,14 @@ impl Proposer {
     }
 }
 
+/// A claim that a majority granted, on its way to become a lease.
+pub(crate) struct Won {
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) canvass: Arc<Canvass>,
+    pub(crate) sent_at: Moment,
+    pub(crate) deadline: Moment,
+}
+
 /// What one attempt came to.
 enum Attempt {
     Won(Won),
@@ -87,7 +94,8 @@ enum Attempt {
     },
 }
 
-/// Takes a lease, waiting for it as the options say.
+/// Wins a claim, waiting for it as the options say. It must be made a lease at once: nobody
+/// gives it back any more.
 ///
 /// Cancel safety: if dropped, an attempt that is under way is given back by the
 /// janitor; nothing is left beyond the TTL.
@@ -95,7 +103,7 @@ pub(crate) async fn acquire(
     core: &Arc<Core>,
     name: &Name,
     options: &Options,
-) -> Result<Lease, Error> {
+) -> Result<Won, Error> {
     let started = core.clock.now();
     let mut patience = Patience::new(core, options, started);
     let (mut at_least, mut retokens) = (0, 0);
@@ -105,14 +113,7 @@ pub(crate) async fn acquire(
             return Err(Error::ShutDown);
         }
         let (advice, refusal) = match attempt(core, name, options, at_least).await {
-            Attempt::Won(won) => {
-                let lease = Lease::new(core, won, options);
-                // A shutdown that came meanwhile drops it.
-                return match core.is_shut_down() {
-                    false => Ok(lease),
-                    true => Err(Error::ShutDown),
-                };
-            }
+            Attempt::Won(won) => return Ok(won),
             Attempt::Refused { advice, refusal } => (advice, refusal),
         };
         match advice {
@@ -311,7 +312,7 @@ async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64
         true => NodeSet::all(),
     };
     armed.release(skip);
-    let refusal = Box::new(core.refusal(&claim, &canvass));
+    let refusal = Box::new(core.refused(&claim, &canvass));
     Attempt::Refused { advice, refusal }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::rules::{self, Constants, View, Write};
 use super::{Call, Node, Survey, Verb, Vote};
 use crate::clock::{Clock, Moment, TimeSource};
-use crate::inspect::Sighting;
 use crate::name::Name;
+use crate::node::Sighting;
 
 /// A node in the memory of this process: for tests, and for programs of one process
 /// that may later move to Redis. Clones share one store.

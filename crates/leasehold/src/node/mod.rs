@@ -7,17 +7,20 @@ pub(crate) mod memory;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub mod rules;
+mod settings;
+mod sighting;
 mod vote;
 pub(crate) mod watch;
 
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::inspect::Sighting;
 use crate::name::Name;
 
 pub(crate) use call::Tally;
 pub use call::{Call, Claim, Holders, Verb};
+pub(crate) use settings::{NodeSettings, Tls};
+pub use sighting::Sighting;
 pub use vote::{NodeError, Vote};
 pub use watch::{Bell, Watch};
 
@@ -116,12 +119,4 @@ pub trait Node: Send + Sync + 'static {
         let why = "this kind of node cannot say what locks it has".into();
         Box::pin(std::future::ready(Err(NodeError::Refused { why })))
     }
-}
-
-/// What `rediss://` nodes are shown and believed.
-#[derive(Clone, Default)]
-#[cfg_attr(not(feature = "tls"), allow(dead_code))]
-pub(crate) struct Tls {
-    pub(crate) root: Option<Vec<u8>>,
-    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
 }

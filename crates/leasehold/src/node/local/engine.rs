@@ -13,10 +13,10 @@ use super::failure::Failure;
 use super::rows::Waiter;
 use super::store::{Outcome, Store};
 use super::waking::{Listener, Sockets};
-use crate::builder::NodeSettings;
 use crate::clock::Clock;
-use crate::inspect::Sighting;
 use crate::name::Name;
+use crate::node::NodeSettings;
+use crate::node::Sighting;
 use crate::node::{Bell, Call, NodeError, Vote};
 
 /// How many calls share a transaction at most.

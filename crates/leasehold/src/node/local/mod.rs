@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::{Bell, Call, Flush, Node, NodeError, Survey, Watch};
-use crate::builder::NodeSettings;
 use crate::name::Name;
+use crate::node::NodeSettings;
 use engine::{Engine, Job};
 use failure::Failure;
 

@@ -11,8 +11,8 @@ use super::failure::{Failure, damaged};
 use super::process::{self, Realm};
 use super::rows::{Now, Waiter, from_sql, judge, living_holders, read, to_sql, waiters, write};
 use crate::clock::Clock;
-use crate::inspect::Sighting;
 use crate::name::Name;
+use crate::node::Sighting;
 use crate::node::rules::{Constants, Write};
 use crate::node::{Call, NodeError, Verb, Vote};
 

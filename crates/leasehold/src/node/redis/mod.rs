@@ -19,8 +19,8 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use tokio::sync::mpsc;
 
 use super::{Call, Node, NodeError, Survey};
-use crate::builder::NodeSettings;
 use crate::name::Name;
+use crate::node::NodeSettings;
 
 pub(crate) use roster::Roster;
 

@@ -8,9 +8,9 @@ use redis::{AsyncConnectionConfig, Pipeline, RedisError, Value};
 
 use super::reply::connection_error;
 use super::scripts::{FENCE_PREFIX, fence_key, name_of_fence};
-use crate::inspect::Sighting;
 use crate::name::Name;
 use crate::node::NodeError;
+use crate::node::Sighting;
 
 /// How many keys a server is asked to look at in one step.
 const STEP: usize = 1000;

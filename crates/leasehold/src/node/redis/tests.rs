@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::{RedisNode, Roster, Target};
-use crate::builder::NodeSettings;
 use crate::clock::Clock;
 use crate::name::Name;
+use crate::node::NodeSettings;
 use crate::node::memory::MemoryNode;
 use crate::node::rules::Constants;
 use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
