@@ -11,9 +11,9 @@ use crate::name::Name;
 use crate::node::rules::Constants;
 use crate::node::{Claim, Node};
 use crate::options::Options;
+use crate::proposer::Proposer;
 use crate::quorum::Canvass;
 use crate::quorum::round::Round;
-use crate::waiter::Proposer;
 
 /// What all handles of a client share.
 pub(crate) struct Core {

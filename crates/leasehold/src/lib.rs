@@ -54,11 +54,13 @@ mod mutex;
 mod name;
 pub mod node;
 mod options;
+mod patience;
 #[cfg(feature = "planted-bugs")]
 #[doc(hidden)]
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
+mod proposer;
 mod quorum;
 mod waiter;
 

@@ -7,7 +7,7 @@ use redis::{Cmd, Script};
 use crate::holder::kept_value;
 use crate::name::Name;
 use crate::node::rules::Constants;
-use crate::node::{Call, Verb};
+use crate::node::{Call, DEAD_AFTER, TURN, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 const HELLO: &str = include_str!("hello.lua");
@@ -30,6 +30,7 @@ impl Text {
 /// constants, the epoch, the floor) is part of their text, and so costs nothing.
 pub(super) struct Scripts {
     acquire: Text,
+    wait: Text,
     extend: Text,
     release: Text,
     settle: Text,
@@ -66,20 +67,24 @@ impl Scripts {
             let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
             let code = format!(
                 "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
-                 local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n{PRELUDE}{body}",
+                 local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n\
+                 local DEAD, TURN_MS = {}, {}\n{PRELUDE}{body}",
                 constants.skew_us(),
                 constants.retention_us(),
                 fence_ttl.as_millis(),
+                DEAD_AFTER.as_micros(),
+                TURN.as_millis(),
             );
             Text::new(code)
         };
         Self {
             acquire: text(include_str!("acquire.lua")),
+            wait: text(include_str!("wait.lua")),
             extend: text(include_str!("extend.lua")),
             release: text(include_str!("release.lua")),
-            settle: Text::new(include_str!("settle.lua").to_owned()),
+            settle: text(include_str!("settle.lua")),
             acquire_many: text(include_str!("acquire_many.lua")),
-            settle_many: Text::new(include_str!("settle_many.lua").to_owned()),
+            settle_many: text(include_str!("settle_many.lua")),
         }
     }
 
@@ -88,6 +93,7 @@ impl Scripts {
         let mut pipeline = redis::Pipeline::new();
         for script in [
             &self.acquire,
+            &self.wait,
             &self.extend,
             &self.release,
             &self.settle,
@@ -102,11 +108,13 @@ impl Scripts {
     /// The request for one call. Every argument costs the server as much as a small
     /// command, so there is none that is not needed. No token above `cap` is known to be
     /// within what the server's clock allows.
-    pub(super) fn one(&self, call: &Call, by: By, cap: u64) -> Cmd {
+    /// Who waits is told over the channel that is called `bell`.
+    pub(super) fn one(&self, call: &Call, by: By, cap: u64, bell: &str) -> Cmd {
         let claim = call.claim();
         let settle = settles(call);
         let script = match call.verb() {
             Verb::Acquire => &self.acquire,
+            Verb::Wait => &self.wait,
             Verb::Extend => &self.extend,
             Verb::Release { .. } if settle => &self.settle,
             Verb::Release { .. } => &self.release,
@@ -116,18 +124,20 @@ impl Scripts {
             By::Hash => cmd.arg("EVALSHA").arg(&script.hash),
             By::Text => cmd.arg("EVAL").arg(&script.code),
         };
-        if settle {
-            cmd.arg(1).arg(claim.name().as_bytes()).arg(claim.owner());
-            return cmd;
-        }
         cmd.arg(2)
             .arg(claim.name().as_bytes())
             .arg(fence_key(claim.name()))
-            .arg(claim.owner())
-            .arg(claim.token());
+            .arg(claim.owner());
+        if settle {
+            return cmd;
+        }
+        cmd.arg(claim.token());
         match call.verb() {
             Verb::Acquire | Verb::Extend => {
                 cmd.arg(whole_ms(claim.ttl()));
+            }
+            Verb::Wait => {
+                cmd.arg(bell);
             }
             Verb::Release { keep: None } => {}
             Verb::Release { keep: Some(keep) } => {
@@ -171,10 +181,15 @@ impl Scripts {
         calls: impl ExactSizeIterator<Item = &'c Call> + Clone,
     ) -> Cmd {
         let count = calls.len();
-        let mut cmd = Cmd::with_capacity(3 + 2 * count, 64 + 128 * count);
-        cmd.arg("EVALSHA").arg(&self.settle_many.hash).arg(count);
+        let mut cmd = Cmd::with_capacity(3 + 3 * count, 64 + 192 * count);
+        cmd.arg("EVALSHA")
+            .arg(&self.settle_many.hash)
+            .arg(2 * count);
         for call in calls.clone() {
             cmd.arg(call.claim().name().as_bytes());
+        }
+        for call in calls.clone() {
+            cmd.arg(fence_key(call.claim().name()));
         }
         for call in calls {
             cmd.arg(call.claim().owner());
@@ -240,6 +255,11 @@ pub(super) fn fence_key(name: &Name) -> Vec<u8> {
         // The name as a whole is hashed, but its braces keep it from being a tag.
         None => [b"leasehold:fence:", name].concat(),
     }
+}
+
+/// The key of the line of those who wait, named as in prelude.lua.
+pub(super) fn line_key(name: &Name) -> Vec<u8> {
+    [b"leasehold:line:", &fence_key(name)[FENCE_PREFIX.len()..]].concat()
 }
 
 /// The name whose fence this key is.
