@@ -62,6 +62,7 @@ pub mod planted;
 mod planted;
 mod proposer;
 mod quorum;
+mod turnstile;
 mod waiter;
 
 pub use builder::Builder;

@@ -256,7 +256,7 @@ impl Options {
     }
 
     pub(crate) fn stands_in_line(&self) -> bool {
-        !self.barging && self.attempts.is_none()
+        self.wait != Wait::No && self.attempts.is_none() && !self.barging
     }
 
     pub(crate) fn timeout_of_node(&self) -> Duration {

@@ -19,12 +19,18 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    pub(crate) fn new(options: &Options, seed: u64, started: Moment) -> Self {
+    /// Those before it in this process may have found no majority since `outage_since`.
+    pub(crate) fn new(
+        options: &Options,
+        seed: u64,
+        started: Moment,
+        outage_since: Option<Moment>,
+    ) -> Self {
         Self {
             wait: options.wait,
             started,
             attempts_left: options.attempts,
-            outage_since: None,
+            outage_since,
             outage_patience: options.outage_patience,
             backoff: Backoff::new(options, seed),
         }

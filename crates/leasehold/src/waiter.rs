@@ -11,9 +11,11 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::core::Core;
 use crate::error::{Error, Refusal, Story};
+use crate::held::{Rounds, to_return};
 use crate::holder::new_owner;
 use crate::janitor::Return;
 use crate::name::Name;
+use crate::turnstile::BLOCK;
 use crate::node::{Claim, DEAD_AFTER, Ears, Holders, News, NodeError, Tally, Verb, Vote, Watch};
 use crate::options::{OnRefusal, Options};
 use crate::patience::Patience;
@@ -38,9 +40,30 @@ const STRAGGLERS: Duration = Duration::from_millis(20);
 /// A claim that a majority granted, on its way to become a lease.
 pub(crate) struct Won {
     pub(crate) claim: Arc<Claim>,
-    pub(crate) canvass: Arc<Canvass>,
+    pub(crate) rounds: Rounds,
+    /// When the last request that the deadline rests on was sent.
     pub(crate) sent_at: Moment,
     pub(crate) deadline: Moment,
+    /// The holder's own, which is the claim's for the first.
+    pub(crate) token: u64,
+    /// When the claim was asked for, and when this holder got it.
+    pub(crate) won_at: Moment,
+    pub(crate) taken_at: Moment,
+    pub(crate) timeout: Duration,
+    pub(crate) label: Arc<str>,
+}
+
+impl Won {
+    /// Whether a call with these options can take over what another has won.
+    pub(crate) fn fits(&self, options: &Options) -> bool {
+        let same = (self.claim.ttl, &self.label) == (options.ttl, &options.label);
+        same && !options.detached && self.timeout == options.timeout_of_node()
+    }
+
+    /// To be given back, because nobody wants it.
+    pub(crate) fn into_return(self) -> Return {
+        to_return(&self.claim, &self.rounds, self.timeout, self.sent_at, None)
+    }
 }
 
 /// What a round that was not won came to.
@@ -58,8 +81,8 @@ pub(crate) async fn acquire(
     core: &Arc<Core>,
     name: &Name,
     options: &Options,
+    patience: Patience,
 ) -> Result<Won, Error> {
-    let patience = Patience::new(options, core.next_seed(), core.clock.now());
     let mut wait = Waiting {
         core,
         name,
@@ -67,6 +90,9 @@ pub(crate) async fn acquire(
         patience,
         ticket: Ticket::default(),
     };
+    if options.stands_in_line() && core.proposer.is_contended(name, core.clock.now()) {
+        return wait.stand().await;
+    }
     loop {
         let refused = match wait.bid()?.take().await {
             Ok(won) => return Ok(won),
@@ -113,12 +139,12 @@ impl<'a> Waiting<'a> {
             return Err(Error::ShutDown);
         }
         let token = match self.ticket.lowest {
-            true => self.ticket.at_least,
+            true => self.ticket.at_least.next_multiple_of(BLOCK),
             false => {
                 let floors = core.nodes.iter().map(|node| node.floor());
                 let skew_us = core.constants.skew_us();
                 core.proposer
-                    .propose(&core.clock, self.ticket.at_least, floors, skew_us)
+                    .propose(&core.clock, self.name, self.ticket.at_least, floors, skew_us)
             }
         };
         let owner = new_owner(token, &options.label);
@@ -143,7 +169,7 @@ impl<'a> Waiting<'a> {
                 let Core {
                     proposer, clock, ..
                 } = &**self.core;
-                proposer.reclock(clock, now);
+                proposer.reclock(clock, self.name, now);
                 at_least
             }
             _ => {
@@ -172,11 +198,16 @@ impl<'a> Waiting<'a> {
     async fn stand(mut self) -> Result<Won, Error> {
         'ticket: loop {
             let mut place = Place::new(self.bid()?);
+            let mut first = true;
             loop {
                 if self.core.is_shut_down() {
                     return Err(Error::ShutDown);
                 }
-                if let Err(refused) = place.ask().await {
+                let asked = place.ask().await;
+                if asked.is_ok() && std::mem::take(&mut first) {
+                    self.core.proposer.set_uncontended(self.name);
+                }
+                if let Err(refused) = asked {
                     if self.retokens(refused.advice) {
                         continue 'ticket;
                     }
@@ -198,8 +229,8 @@ impl<'a> Waiting<'a> {
                 };
                 if !self.retokens(refused.advice) {
                     self.disappointed(refused)?;
-                    // Somebody was quicker. `token + 1` is burnt by the release of this one.
-                    self.ticket.at_least = token.saturating_add(2);
+                    // Somebody was quicker.
+                    self.ticket.at_least = token.saturating_add(1);
                     self.ticket.lowest = true;
                 }
                 continue 'ticket;
@@ -248,10 +279,15 @@ impl<'a> Bid<'a> {
         if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
             self.arm(sent_at).disarm();
             return Ok(Won {
-                claim: self.claim,
-                canvass,
+                token: self.claim.token,
+                rounds: Rounds::first(canvass),
+                claim: Arc::clone(&self.claim),
                 sent_at,
                 deadline,
+                won_at: sent_at,
+                taken_at: sent_at,
+                timeout: options.timeout_of_node(),
+                label: Arc::clone(&options.label),
             });
         }
         // A failed attempt releases everywhere, also where the outcome is unknown; not
@@ -278,6 +314,7 @@ impl<'a> Bid<'a> {
             canvass.with_round(|round| (round.advice(self.claim.token, elapsed), round.clock()));
         if let (Advice::Contended { .. }, Some(now)) = (advice, now) {
             core.proposer.align(&core.clock, now, elapsed);
+            core.proposer.set_contended(&self.claim.name, core.clock.now());
         }
         Refused {
             advice,
@@ -360,6 +397,7 @@ impl<'a> Place<'a> {
             }
             tokio::select! {
                 biased;
+                () = self.bid.core.until_shut_down() => return false,
                 () = self.ears.heard() => {
                     // News that are not of one more turn: ask how things stand.
                     if self.ears.turns() <= turns {

@@ -143,7 +143,7 @@ macro_rules! conformance {
             is_over_at_its_deadline,
             says_that_it_was_lost_when_given_back_late,
             signals_the_loss_before_the_deadline,
-            nobody_else_holds_it_before_the_loss_is_signalled,
+            nobody_else_holds_it_before_it_is_over,
             survives_five_ttls_by_renewal,
             renews_many_at_once,
             goes_on_when_the_client_handle_is_gone,
