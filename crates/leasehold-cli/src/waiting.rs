@@ -89,6 +89,8 @@ pub(crate) async fn break_off(client: &Client) {
 #[derive(Clone, PartialEq)]
 struct Seen {
     holder: Option<Holder>,
+    /// How many stand in line before this one.
+    place: Option<u32>,
     /// Where the nodes do not answer: what they said.
     outage: Option<String>,
 }
@@ -101,8 +103,14 @@ impl Seen {
             outage: holder
                 .is_none()
                 .then(|| nodes().collect::<Vec<_>>().join("; ")),
+            place: refusal.place(),
             holder,
         }
+    }
+
+    /// Whether nothing has changed but the place in the line.
+    fn is_of(&self, other: &Self) -> bool {
+        (&self.holder, &self.outage) == (&other.holder, &other.outage)
     }
 }
 
@@ -131,10 +139,11 @@ impl<'a> View<'a> {
             let line = self.line.get_or_insert_with(new_line);
             line.set_message(format!("waiting for {}: {}", short(waited), describe(seen)));
             line.tick();
-        } else if self.told.as_ref() != Some(seen) {
+        } else if !self.told.as_ref().is_some_and(|told| told.is_of(seen)) {
             self.told = Some(seen.clone());
             let event = Event::Waiting {
                 holder: seen.holder.as_ref().map(HolderJson::from),
+                before: seen.place,
                 waited_ms: millis(waited),
             };
             self.reporter.tell(event, || describe(seen));
@@ -158,7 +167,15 @@ fn new_line() -> ProgressBar {
 
 fn describe(seen: &Seen) -> String {
     match (&seen.holder, &seen.outage) {
-        (Some(holder), _) => format!("held by {}", with_age(holder)),
+        (Some(holder), _) => {
+            let place = match seen.place {
+                Some(0) => "; next in line",
+                Some(1) => "; 1 before this one",
+                Some(before) => &format!("; {before} before this one"),
+                None => "",
+            };
+            format!("held by {}{place}", with_age(holder))
+        }
         (None, Some(nodes)) => format!("no majority yet ({nodes})"),
         (None, None) => "held by another".to_owned(),
     }

@@ -14,9 +14,9 @@ use crate::node::rules::Constants;
 use crate::node::{Claim, Node};
 use crate::options::Options;
 use crate::proposer::Proposer;
-use crate::turnstile::Turnstile;
 use crate::quorum::Canvass;
 use crate::quorum::round::Round;
+use crate::turnstile::Turnstile;
 
 /// What all handles of a client share.
 pub(crate) struct Core {

@@ -86,7 +86,7 @@ pub(crate) struct Held {
     /// The nodes where no request has put the claim so far.
     rounds: Mutex<Rounds>,
     #[cfg(feature = "cancellation")]
-    pub(crate) token: tokio_util::sync::CancellationToken,
+    pub(crate) cancellation: tokio_util::sync::CancellationToken,
 }
 
 /// The requests that may have put the claim on nodes.
@@ -166,7 +166,7 @@ impl Held {
             label: won.label,
             claim: won.claim,
             #[cfg(feature = "cancellation")]
-            token: tokio_util::sync::CancellationToken::new(),
+            cancellation: tokio_util::sync::CancellationToken::new(),
         }
     }
 
@@ -287,7 +287,7 @@ impl Held {
         tracing::warn!(name = %self.claim.name, token = self.token, %why, "lease lost");
         self.lost.notify_waiters();
         #[cfg(feature = "cancellation")]
-        self.token.cancel();
+        self.cancellation.cancel();
         if let Some(core) = self.core.upgrade() {
             core.keeper.leave(self);
             core.janitor.post(self.to_return(None));

@@ -50,12 +50,7 @@ pub enum Released {
 }
 
 impl Lease {
-    pub(crate) fn new(
-        core: &Arc<Core>,
-        won: Won,
-        options: &Options,
-        turn: Option<Turn>,
-    ) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, won: Won, options: &Options, turn: Option<Turn>) -> Self {
         let held = Arc::new(Held::new(core, won, options, turn));
         core.keeper.keep(&held);
         Self {
@@ -174,7 +169,7 @@ impl Lease {
     #[cfg(feature = "cancellation")]
     #[must_use]
     pub fn cancellation_token(&self) -> tokio_util::sync::CancellationToken {
-        self.held.token.clone()
+        self.held.cancellation.clone()
     }
 
     /// Renews the lease now, for another TTL. Renewal in the background goes on as well.

@@ -15,13 +15,13 @@ use crate::held::{Rounds, to_return};
 use crate::holder::new_owner;
 use crate::janitor::Return;
 use crate::name::Name;
-use crate::turnstile::BLOCK;
 use crate::node::{Claim, DEAD_AFTER, Ears, Holders, News, NodeError, Tally, Verb, Vote, Watch};
 use crate::options::{OnRefusal, Options};
 use crate::patience::Patience;
 use crate::planted;
 use crate::quorum::round::{self, Advice, Decision, Round};
 use crate::quorum::{Canvass, NodeSet, Question};
+use crate::turnstile::BLOCK;
 
 /// How often an attempt is repeated at once with a better token before it counts as
 /// contention. Two nodes with odd clocks cannot keep a caller spinning.
@@ -98,7 +98,7 @@ pub(crate) async fn acquire(
             Ok(won) => return Ok(won),
             Err(refused) => refused,
         };
-        if wait.retokens(refused.advice) {
+        if wait.retokens(refused.advice).await {
             continue;
         }
         let contended = matches!(refused.advice, Advice::Contended { .. });
@@ -143,8 +143,13 @@ impl<'a> Waiting<'a> {
             false => {
                 let floors = core.nodes.iter().map(|node| node.floor());
                 let skew_us = core.constants.skew_us();
-                core.proposer
-                    .propose(&core.clock, self.name, self.ticket.at_least, floors, skew_us)
+                core.proposer.propose(
+                    &core.clock,
+                    self.name,
+                    self.ticket.at_least,
+                    floors,
+                    skew_us,
+                )
             }
         };
         let owner = new_owner(token, &options.label);
@@ -161,7 +166,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Whether to try again at once with another token, of which note is taken.
-    fn retokens(&mut self, advice: Advice) -> bool {
+    async fn retokens(&mut self, advice: Advice) -> bool {
         let again = self.ticket.retokens < MAX_RETOKENS;
         let at_least = match advice {
             Advice::Retoken { at_least } if again => at_least,
@@ -170,6 +175,9 @@ impl<'a> Waiting<'a> {
                     proposer, clock, ..
                 } = &**self.core;
                 proposer.reclock(clock, self.name, now);
+                // A node that was made this very moment has no token to give yet: between its
+                // floor and what its clock allows lies the time since.
+                clock.sleep(Duration::from_millis(1)).await;
                 at_least
             }
             _ => {
@@ -208,7 +216,7 @@ impl<'a> Waiting<'a> {
                     self.core.proposer.set_uncontended(self.name);
                 }
                 if let Err(refused) = asked {
-                    if self.retokens(refused.advice) {
+                    if self.retokens(refused.advice).await {
                         continue 'ticket;
                     }
                     let advice = refused.advice;
@@ -227,7 +235,7 @@ impl<'a> Waiting<'a> {
                     Ok(won) => return Ok(won),
                     Err(refused) => refused,
                 };
-                if !self.retokens(refused.advice) {
+                if !self.retokens(refused.advice).await {
                     self.disappointed(refused)?;
                     // Somebody was quicker.
                     self.ticket.at_least = token.saturating_add(1);
@@ -314,7 +322,8 @@ impl<'a> Bid<'a> {
             canvass.with_round(|round| (round.advice(self.claim.token, elapsed), round.clock()));
         if let (Advice::Contended { .. }, Some(now)) = (advice, now) {
             core.proposer.align(&core.clock, now, elapsed);
-            core.proposer.set_contended(&self.claim.name, core.clock.now());
+            core.proposer
+                .set_contended(&self.claim.name, core.clock.now());
         }
         Refused {
             advice,

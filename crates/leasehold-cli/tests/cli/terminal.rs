@@ -99,6 +99,7 @@ fn one_line_says_who_is_waited_for() {
     session.see(&format!(": held by pid {} on ", holder.pid()));
     session.see("(nightly)");
     session.see("since ");
+    session.see("next in line");
     std::fs::write(place.file("go"), "").expect("written");
     session.see("it is mine\r\n");
 }

@@ -13,6 +13,7 @@ mod foreign;
 mod holding;
 mod input;
 mod inspecting;
+mod standing;
 mod waiting;
 
 use std::future::Future;
@@ -31,6 +32,7 @@ pub use foreign::*;
 pub use holding::*;
 pub use input::*;
 pub use inspecting::*;
+pub use standing::*;
 pub use waiting::*;
 
 /// No case takes longer, unless something hangs.
@@ -183,6 +185,13 @@ macro_rules! conformance {
             a_broken_lock_is_lost_at_the_next_renewal,
             a_detached_lease_is_known_by_its_owner,
             tells_the_waiting_who_holds_it,
+            serves_in_the_order_of_coming,
+            nobody_jumps_the_line,
+            one_that_gives_up_is_not_waited_for,
+            one_cancelled_at_its_turn_passes_it_on,
+            the_dead_are_not_waited_for,
+            passes_from_task_to_task,
+            bargers_get_it_when_it_is_free,
         );
     };
     ($deployment:expr; $($case:ident),* $(,)?) => {
