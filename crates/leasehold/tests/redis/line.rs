@@ -201,6 +201,37 @@ async fn without_a_permission_to_listen_it_asks() {
     served(waiter).await.release().await;
 }
 
+/// The permissions that the documents ask for are enough to wait and to be told.
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    let servers = RedisServer::start_many(1);
+    let documents = include_str!("../../../../docs/deployment.md");
+    let rules = documents
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER"));
+    let rules: Vec<_> = rules.expect("documented").split(' ').collect();
+    let rules: Vec<_> = rules.iter().map(|rule| rule.as_bytes()).collect();
+    assert_eq!(servers[0].command(&rules), "+OK\r\n");
+    let url = servers[0].url().replace("://", "://locks:PASSWORD@");
+    let connect = || Client::builder().node(&url).connect();
+    let (one, two) = (
+        connect().await.expect("allowed"),
+        connect().await.expect("allowed"),
+    );
+    for _ in 0..3 {
+        let lease = held(&one, "orders/1").await;
+        let waiter = standing(&two, "orders/1").await;
+        until("it listens", || subscriptions(&servers[0]) == 1).await;
+        lease.extend().await.expect("extended");
+        lease.release().await;
+        served(waiter).await.release().await;
+    }
+    let seen = one.inspect("orders/1").await.expect("allowed");
+    assert!(seen.is_conclusive());
+    let log = servers[0].command(&[b"ACL", b"LOG"]);
+    assert_eq!(log, "*0\r\n", "something was refused");
+}
+
 /// One subscription for all names and all who wait, and none when nobody has waited.
 #[tokio::test]
 async fn one_subscription_whatever_the_number_of_names() {

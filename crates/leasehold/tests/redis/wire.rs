@@ -149,8 +149,6 @@ async fn claims_of_many_tasks_share_a_script() {
     };
     // The first round leaves a fence for every name.
     let leases = round(&[]).await;
-    let tokens: std::collections::HashSet<_> = leases.iter().map(leasehold::Lease::token).collect();
-    assert_eq!(tokens.len(), 100);
     for lease in leases {
         assert_eq!(lease.release().await, leasehold::Released::Released);
     }
