@@ -135,8 +135,12 @@ async fn the_database_of_another_program() {
 }
 
 #[tokio::test]
-async fn a_store_of_a_newer_leasehold() {
+async fn a_store_of_a_newer_or_older_leasehold() {
     let store = used().await;
+    let version = store
+        .sql()
+        .pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0));
+    let version = version.expect("a number");
     let set = |version: i32| {
         let set = store.sql().pragma_update(None, "user_version", version);
         set.expect("changed");
@@ -146,6 +150,10 @@ async fn a_store_of_a_newer_leasehold() {
     let words = ["a newer leasehold", "format 99", "update this one"];
     check_refused(&store, &client, &words).await;
     set(1);
+    let client = build(&store);
+    let words = ["an older leasehold", "format 1", WHAT_TO_DO];
+    check_refused(&store, &client, &words).await;
+    set(version);
     let locked = client.mutex("a").with_options(forever).lock().await;
     locked.expect("a lease").release().await;
 }

@@ -1,12 +1,19 @@
 //! The embedded store: a node for all processes of one machine, in a file (SQLite). The only
 //! module that names the `rusqlite` crate.
 
+mod bells;
+mod desk;
 mod engine;
 mod failure;
+mod line;
+mod listener;
+mod opening;
+mod post;
 mod process;
 mod rows;
+mod sockets;
 mod store;
-mod waking;
+mod thread;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -16,11 +23,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use super::{Bell, Call, Flush, Node, NodeError, Survey, Watch};
+use super::{Bell, Call, Claim, Flush, Node, NodeError, NodeSettings, Survey, Watch};
 use crate::name::Name;
-use crate::node::NodeSettings;
-use engine::{Engine, Job};
+use bells::Bells;
+use engine::Engine;
 use failure::Failure;
+use thread::Job;
 
 const FORMS: &str = "expected `local:` (a store in this user's state directory) or \
                      `local:/path/to/file.db`";
@@ -30,7 +38,7 @@ pub(crate) struct LocalNode {
     label: String,
     jobs: Sender<Job>,
     status: Arc<Status>,
-    watches: AtomicU64,
+    bells: Arc<Bells>,
 }
 
 /// What is known of the file, for those who do not ask it.
@@ -113,9 +121,11 @@ impl LocalNode {
     pub(crate) fn start(path: &Path, settings: &NodeSettings) -> Self {
         let (jobs, inbox) = channel();
         let status = Arc::new(Status::default());
-        let engine = Engine::new(path.to_owned(), settings, inbox, Arc::clone(&status));
+        let bells = Arc::new(Bells::default());
+        let (status_of, bells_of) = (Arc::clone(&status), Arc::clone(&bells));
+        let engine = Engine::new(path.to_owned(), settings, status_of, bells_of);
         let thread = std::thread::Builder::new().name("leasehold-local".into());
-        if let Err(error) = thread.spawn(move || engine.run()) {
+        if let Err(error) = thread.spawn(move || thread::run(engine, &inbox)) {
             let why = format!("cannot start a thread for the store: {error}");
             *status.state() = Some(Err(NodeError::Unreachable { why }));
         }
@@ -123,7 +133,7 @@ impl LocalNode {
             label: format!("local:{}", path.display()),
             jobs,
             status,
-            watches: AtomicU64::new(1),
+            bells,
         }
     }
 }
@@ -146,14 +156,8 @@ impl Node for LocalNode {
         self.status.floor.load(Ordering::Relaxed)
     }
 
-    fn watch(&self, name: &Name, bell: &Bell) -> Option<Watch> {
-        let watch = self.watches.fetch_add(1, Ordering::Relaxed);
-        let (name, bell) = (name.clone(), bell.clone());
-        let _ = self.jobs.send(Job::Watch { watch, name, bell });
-        Some(Watch::new(Unwatch {
-            jobs: self.jobs.clone(),
-            watch,
-        }))
+    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
+        Some(self.bells.watch(claim, bell))
     }
 
     fn survey(&self, name: Option<&Name>) -> Survey {
@@ -172,17 +176,5 @@ impl Node for LocalNode {
         Box::pin(async move {
             let _ = wait.await;
         })
-    }
-}
-
-/// Ends a watch when dropped.
-struct Unwatch {
-    jobs: Sender<Job>,
-    watch: u64,
-}
-
-impl Drop for Unwatch {
-    fn drop(&mut self) {
-        let _ = self.jobs.send(Job::Unwatch { watch: self.watch });
     }
 }
