@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -29,6 +30,9 @@ use bells::Bells;
 use engine::Engine;
 use failure::Failure;
 use thread::Job;
+
+/// How far a token may be ahead of the store's clock, which all its clients have in common.
+pub(crate) const SKEW: Duration = Duration::from_millis(100);
 
 const FORMS: &str = "expected `local:` (a store in this user's state directory) or \
                      `local:/path/to/file.db`";

@@ -21,7 +21,7 @@ use crate::node::{Call, Sighting, Verb, Vote, vote};
 /// All clients are on one machine and so have one clock. A token is ahead of it only if
 /// clients overtake it, or if it was set back.
 pub(super) const CONSTANTS: Constants = Constants {
-    skew: Duration::from_millis(100),
+    skew: super::SKEW,
     fence_retention: Duration::from_secs(24 * 3600),
     restart_guard: None,
 };
