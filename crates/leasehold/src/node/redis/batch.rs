@@ -85,10 +85,10 @@ impl Job {
     }
 
     /// Whether the claim is being given back meanwhile: then the job, if it were sent now,
-    /// could overtake that and take the lock for nobody.
+    /// could overtake that and take the lock, or a place in the line, for nobody.
     fn is_given_up(&self) -> bool {
-        let takes = matches!(self.call.verb(), Verb::Acquire | Verb::Extend);
-        takes && self.call.claim().is_given_back()
+        let gives_back = matches!(self.call.verb(), Verb::Release { .. });
+        !gives_back && self.call.claim().is_given_back()
     }
 }
 
@@ -304,13 +304,22 @@ mod tests {
 
     #[test]
     fn a_call_that_was_given_up_is_not_sent_again() {
-        let (job, claim, answers) = job(Verb::Acquire, false);
+        let (job_, claim, answers) = job(Verb::Acquire, false);
         claim.give_back();
         let mut after = Aftermath::default();
-        Unit::AcquireMany(vec![job]).answer(Value::Array(vec![Value::Nil]), &mut after);
+        Unit::AcquireMany(vec![job_]).answer(Value::Array(vec![Value::Nil]), &mut after);
         assert!(after.redo.is_empty());
         let answer = answers.recv().unwrap();
         assert!(answer.is_err_and(|error| error.had_no_effect()));
+        for (verb, given_up) in [
+            (Verb::Wait, true),
+            (Verb::Extend, true),
+            (Verb::Release { keep: None }, false),
+        ] {
+            let (job, claim, _answers) = job(verb, false);
+            claim.give_back();
+            assert_eq!(job.again(Moment::now()).is_err(), given_up, "{verb:?}");
+        }
     }
 
     #[test]
