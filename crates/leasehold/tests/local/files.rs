@@ -96,8 +96,9 @@ async fn a_truncated_store() {
 async fn a_store_with_damaged_pages() {
     let store = used().await;
     let mut bytes = std::fs::read(store.path()).expect("the file");
-    // All but the first page, which says what this file is.
-    for byte in &mut bytes[4096..] {
+    // All but the first page, which says what this file is. (Its size stands in there, too.)
+    let page = usize::from(u16::from_be_bytes([bytes[16], bytes[17]]));
+    for byte in &mut bytes[page..] {
         *byte = 0x5a;
     }
     std::fs::write(store.path(), &bytes).expect("written");

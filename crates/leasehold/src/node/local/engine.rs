@@ -9,12 +9,19 @@ use super::bells::Bells;
 use super::failure::Failure;
 use super::post::{Letter, Post};
 use super::store::{Outcome, Store};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::name::Name;
 use crate::node::{Call, NodeError, NodeSettings, Sighting, Verb, Vote};
 
-/// After so many transactions it is time to tidy up.
-const TIDY_EVERY: u32 = 1000;
+/// After so many transactions it is time to see how much has piled up.
+const LOOK_EVERY: u32 = 256;
+/// What may pile up beside the file while it is in use, and what may be left there.
+const MUCH: u64 = 4 << 20;
+const A_LITTLE: u64 = 1 << 20;
+/// A vote on the spot that took longer says that the disk is busy, or the machine.
+const LONG: Duration = Duration::from_millis(10);
+/// Then nobody is made to wait for it for a while.
+const BREAK: Duration = Duration::from_millis(100);
 
 pub(super) struct Engine {
     path: PathBuf,
@@ -23,10 +30,16 @@ pub(super) struct Engine {
     open_patience: Duration,
     status: Arc<Status>,
     store: Option<Store>,
-    patience: Option<Duration>,
     post: Post,
     transactions: u32,
+    /// Until then nothing is done on the spot.
+    busy_until: Moment,
 }
+
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// How long tidying up may wait for others.
+const TIDY_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What is to be said, when nothing is locked any more.
 #[must_use = "nobody has been told yet"]
@@ -61,8 +74,8 @@ impl Engine {
             open_patience: settings.connect_timeout,
             status,
             store: None,
-            patience: None,
             transactions: 0,
+            busy_until: Moment::from_origin(Duration::ZERO),
         }
     }
 
@@ -85,16 +98,55 @@ impl Engine {
         }
     }
 
+    /// Votes on a call if that takes no longer than the file system takes to put some pages
+    /// into its cache: nothing is opened, waited for or forced to the disk. Else gives it back.
+    pub(super) fn vote_on_the_spot(&mut self, call: Call) -> Result<Said, Call> {
+        let started = self.clock.now();
+        // Who waits may have to start to listen.
+        if call.verb() == Verb::Wait || self.store.is_none() || started < self.busy_until {
+            return Err(call);
+        }
+        let calls = [call];
+        let outcome = self.try_to_vote(&calls, Duration::ZERO);
+        let ended = self.clock.now();
+        if ended.saturating_duration_since(started) > LONG {
+            self.busy_until = ended + BREAK;
+        }
+        match outcome {
+            Ok(outcome) => Ok(self.said(calls.into(), outcome)),
+            // Nothing of it counts. It is for those who have time to try again.
+            Err(_) => {
+                let [call] = calls;
+                Err(call)
+            }
+        }
+    }
+
     fn try_to_vote(&mut self, calls: &[Call], patience: Duration) -> Result<Outcome, Failure> {
         self.transactions += 1;
-        self.open()?;
-        let store = self.store.as_mut().ok_or(Failure::Moved)?;
-        if self.patience != Some(patience) {
-            store.set_patience(patience)?;
-            self.patience = Some(patience);
+        self.patiently(patience, |store, post| store.vote(calls, post))
+    }
+
+    /// Works on the file, again and again while others do. They need it for microseconds, so
+    /// pauses are short: whoever sleeps longer finds it busy with one who does not sleep.
+    fn patiently<T>(
+        &mut self,
+        patience: Duration,
+        mut work: impl FnMut(&mut Store, &Post) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let started = self.clock.now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            self.open()?;
+            let store = self.store.as_mut().ok_or(Failure::Moved)?;
+            let outcome = work(store, &self.post);
+            let waited = || self.clock.now().saturating_duration_since(started);
+            if !matches!(outcome, Err(Failure::Busy)) || waited() >= patience {
+                return self.judge(outcome);
+            }
+            std::thread::sleep(pause);
+            pause = LONGEST_PAUSE.min(pause * 5 / 4);
         }
-        let outcome = store.vote(calls, &self.post);
-        self.judge(outcome)
     }
 
     fn said(&self, calls: Vec<Call>, outcome: Outcome) -> Said {
@@ -115,7 +167,6 @@ impl Engine {
             self.store = None;
         }
         if self.store.is_none() {
-            self.patience = None;
             let opened = Store::open(&self.path, &self.clock, self.open_patience);
             self.status.set(&opened);
             self.store = Some(opened?);
@@ -127,7 +178,7 @@ impl Engine {
     fn judge<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(failure) = &outcome {
             match failure {
-                Failure::Told(NodeError::Unreachable { .. } | NodeError::CannotPersist { .. }) => {}
+                Failure::Busy | Failure::Told(NodeError::CannotPersist { .. }) => {}
                 Failure::Told(_) | Failure::Moved => self.store = None,
             }
         }
@@ -135,10 +186,8 @@ impl Engine {
     }
 
     pub(super) fn survey(&mut self, name: Option<&Name>) -> Result<Vec<Sighting>, NodeError> {
-        let seen = self.open().and_then(|()| match &self.store {
-            Some(store) => store.sightings(name, &self.post),
-            None => Err(Failure::Moved),
-        });
+        let patience = self.open_patience;
+        let seen = self.patiently(patience, |store, post| store.sightings(name, post));
         seen.map_err(Failure::into_error)
     }
 
@@ -146,22 +195,24 @@ impl Engine {
     /// does.
     pub(super) fn flush(&mut self) {
         self.post.rest();
-        if self.store.as_ref().is_some_and(Store::is_untidy) {
-            self.tidy();
+        self.tidy_beyond(A_LITTLE);
+    }
+
+    /// Tidies up if it is time to.
+    pub(super) fn tidy_if_due(&mut self) {
+        if self.transactions >= LOOK_EVERY {
+            self.transactions = 0;
+            self.tidy_beyond(MUCH);
         }
     }
 
-    pub(super) fn is_tidying_due(&self) -> bool {
-        self.transactions >= TIDY_EVERY
-    }
-
-    pub(super) fn tidy(&mut self) {
-        self.transactions = 0;
-        let Some(store) = &mut self.store else {
+    fn tidy_beyond(&mut self, size: u64) {
+        let is_due = |store: &Store| store.log_size() > size;
+        if !self.store.as_ref().is_some_and(is_due) {
             return;
-        };
-        let tidied = store.tidy(&self.post);
-        if let Err(failure) = self.judge(tidied) {
+        }
+        let tidied = self.patiently(TIDY_PATIENCE, Store::tidy);
+        if let Err(failure) = tidied {
             tracing::debug!(why = %failure.into_error(), "cannot tidy up the store");
         }
     }

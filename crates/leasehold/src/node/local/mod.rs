@@ -18,18 +18,15 @@ mod thread;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use tokio::sync::oneshot;
 
 use super::{Bell, Call, Claim, Flush, Node, NodeError, NodeSettings, Survey, Watch};
 use crate::name::Name;
 use bells::Bells;
 use engine::Engine;
 use failure::Failure;
-use thread::Job;
+use thread::Works;
 
 /// How far a token may be ahead of the store's clock, which all its clients have in common.
 pub(crate) const SKEW: Duration = Duration::from_millis(100);
@@ -40,7 +37,7 @@ const FORMS: &str = "expected `local:` (a store in this user's state directory) 
 /// A node in a file, for all processes of one machine.
 pub(crate) struct LocalNode {
     label: String,
-    jobs: Sender<Job>,
+    works: Works,
     status: Arc<Status>,
     bells: Arc<Bells>,
 }
@@ -59,8 +56,7 @@ impl Status {
                 self.floor.store(store.floor(), Ordering::Relaxed);
                 Ok(())
             }
-            Err(Failure::Told(error)) => Err(error.clone()),
-            Err(Failure::Moved) => Err(Failure::Moved.into_error()),
+            Err(failure) => Err(failure.clone().into_error()),
         };
         *self.state() = Some(state);
     }
@@ -123,19 +119,18 @@ fn default_path() -> Result<PathBuf, String> {
 impl LocalNode {
     /// Starts to open the file, in a thread that lives as long as this node.
     pub(crate) fn start(path: &Path, settings: &NodeSettings) -> Self {
-        let (jobs, inbox) = channel();
         let status = Arc::new(Status::default());
         let bells = Arc::new(Bells::default());
         let (status_of, bells_of) = (Arc::clone(&status), Arc::clone(&bells));
         let engine = Engine::new(path.to_owned(), settings, status_of, bells_of);
-        let thread = std::thread::Builder::new().name("leasehold-local".into());
-        if let Err(error) = thread.spawn(move || thread::run(engine, &inbox)) {
+        let (works, started) = Works::start(engine);
+        if let Err(error) = started {
             let why = format!("cannot start a thread for the store: {error}");
             *status.state() = Some(Err(NodeError::Unreachable { why }));
         }
         Self {
             label: format!("local:{}", path.display()),
-            jobs,
+            works,
             status,
             bells,
         }
@@ -148,8 +143,7 @@ impl Node for LocalNode {
     }
 
     fn submit(&self, call: Call) {
-        // If the thread is gone, the call is dropped: unanswered.
-        let _ = self.jobs.send(Job::Call(call));
+        self.works.vote(call);
     }
 
     fn status(&self) -> Option<Result<(), NodeError>> {
@@ -165,8 +159,7 @@ impl Node for LocalNode {
     }
 
     fn survey(&self, name: Option<&Name>) -> Survey {
-        let (reply, answer) = oneshot::channel();
-        let _ = self.jobs.send(Job::Survey(name.cloned(), reply));
+        let answer = self.works.survey(name.cloned());
         Box::pin(async move { answer.await.unwrap_or(Err(NodeError::Unanswered)) })
     }
 
@@ -175,10 +168,9 @@ impl Node for LocalNode {
     }
 
     fn flush(&self) -> Flush {
-        let (done, wait) = oneshot::channel();
-        let _ = self.jobs.send(Job::Flush(done));
+        let done = self.works.flush();
         Box::pin(async move {
-            let _ = wait.await;
+            let _ = done.await;
         })
     }
 }

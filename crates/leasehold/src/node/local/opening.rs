@@ -17,6 +17,7 @@ use crate::node::NodeError;
 /// Says that a file is one of ours: "lhld".
 const APPLICATION_ID: i32 = 0x6c68_6c64;
 const SCHEMA_VERSION: i32 = 2;
+const PAGE: i32 = 1024;
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// Which file it is: one that was deleted and made anew is another.
@@ -32,10 +33,7 @@ impl Store {
         let started = clock.now();
         loop {
             let opened = Self::try_open(path, clock.clone(), patience);
-            let again = matches!(
-                opened,
-                Err(Failure::Moved | Failure::Told(NodeError::Unreachable { .. }))
-            );
+            let again = matches!(opened, Err(Failure::Moved | Failure::Busy));
             if !again || clock.now().saturating_duration_since(started) > patience {
                 return opened;
             }
@@ -56,12 +54,15 @@ impl Store {
             file: before,
             clock,
             floor: 0,
+            refused: false,
         };
         store.prepare()?;
         if !store.is_current() {
             return Err(Failure::Moved);
         }
         store.floor = store.begin_epoch()?;
+        // Those who work wait in their own way.
+        store.connection.busy_timeout(Duration::ZERO)?;
         Ok(store)
     }
 
@@ -132,6 +133,8 @@ impl Store {
             return Ok(());
         }
         drop(transaction);
+        // A vote writes a page or two. (Of no effect on a file that has pages.)
+        self.connection.pragma_update(None, "page_size", PAGE)?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;

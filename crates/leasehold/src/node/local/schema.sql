@@ -2,7 +2,7 @@
 
 -- What is known of each name: its lock, if it has one, and its fence.
 CREATE TABLE names (
-    name            BLOB PRIMARY KEY,
+    name            BLOB NOT NULL UNIQUE,
     owner           BLOB,     -- who has the lock; NULL: it is free
     holders         TEXT,     -- 'realm pid:start …': dead when all of these are; NULL: never
     clock           TEXT,     -- the boot and time namespace in which expires_boot_ns counts
@@ -11,7 +11,7 @@ CREATE TABLE names (
     fence           INTEGER,  -- the highest token granted
     fence_until_us  INTEGER,  -- until when the fence must be kept
     line            INTEGER NOT NULL DEFAULT 0  -- 0: certainly nobody waits
-) WITHOUT ROWID;
+);
 
 -- Who waits for what, in the order of their tickets.
 CREATE TABLE waiters (
@@ -24,8 +24,8 @@ CREATE TABLE waiters (
     holders       TEXT,             -- the process that waits, as in names
     socket        TEXT NOT NULL,    -- where to tell it; '': nowhere, it only asks
     id            INTEGER NOT NULL, -- and who is meant there
-    PRIMARY KEY (name, owner)
-) WITHOUT ROWID;
+    UNIQUE (name, owner)
+);
 CREATE INDEX waiters_in_line ON waiters (name, ticket, owner);
 CREATE INDEX waiters_by_time ON waiters (name, clock, asked_boot_ns);
 

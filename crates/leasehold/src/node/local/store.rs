@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rusqlite::{Connection, TransactionBehavior, params};
+use rusqlite::{Connection, params};
 
 use super::desk::{Desk, Office};
 use super::failure::Failure;
@@ -33,6 +33,8 @@ pub(super) struct Store {
     pub(super) file: FileId,
     pub(super) clock: Clock,
     pub(super) floor: u64,
+    /// The last who asked for a lock was refused.
+    pub(super) refused: bool,
 }
 
 /// What became of calls.
@@ -49,23 +51,19 @@ impl Store {
         self.floor
     }
 
-    pub(super) fn set_patience(&self, patience: Duration) -> Result<(), Failure> {
-        Ok(self.connection.busy_timeout(patience)?)
-    }
-
     /// Votes on all calls in one transaction: all of it counts, or nothing.
     pub(super) fn vote(&mut self, calls: &[Call], post: &Post) -> Result<Outcome, Failure> {
-        if calls.iter().all(|call| call.verb() == Verb::Acquire)
+        // Looking first costs those who are not refused.
+        if std::mem::take(&mut self.refused)
+            && calls.iter().all(|call| call.verb() == Verb::Acquire)
             && let Some(outcome) = self.refuse(calls)?
         {
             return Ok(outcome);
         }
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let at_least_us = clock_at_least(&transaction, &self.clock, self.floor, calls)?;
+        let transaction = Transaction::begin(&self.connection)?;
+        let at_least_us = clock_at_least(&self.connection, &self.clock, self.floor, calls)?;
         let office = Office {
-            connection: &transaction,
+            connection: &self.connection,
             now: Now::new(&self.clock, at_least_us),
             floor: self.floor,
             post,
@@ -85,6 +83,7 @@ impl Store {
         }
         let letters = office.letters.into_inner();
         transaction.commit()?;
+        self.refused = matches!(votes.last(), Some(Vote::Held { .. }));
         Ok(Outcome {
             votes,
             letters,
@@ -106,6 +105,7 @@ impl Store {
                 _ => return Ok(None),
             }
         }
+        self.refused = true;
         Ok(Some(Outcome {
             votes,
             letters: Vec::new(),
@@ -152,12 +152,11 @@ impl Store {
         Ok(())
     }
 
-    /// Whether it is time to [tidy](Self::tidy).
-    pub(super) fn is_untidy(&self) -> bool {
-        const MUCH: u64 = 1 << 20;
+    /// How much has piled up beside the file, in bytes.
+    pub(super) fn log_size(&self) -> u64 {
         let mut log = self.path.clone().into_os_string();
         log.push("-wal");
-        std::fs::metadata(log).is_ok_and(|log| log.len() > MUCH)
+        std::fs::metadata(log).map_or(0, |log| log.len())
     }
 
     /// Forgets names that nobody has used for so long that a missing fence means the same,
@@ -184,19 +183,40 @@ impl Store {
     /// the log still has counts as not written back to the first process that opens the file
     /// after the last has closed it, so without that it would grow from process to process.
     fn write_back(&mut self) -> Result<(), Failure> {
-        let patience: u32 = self
-            .connection
-            .pragma_query_value(None, "busy_timeout", |row| row.get(0))?;
         // Those who work are not to wait for this: nearly everything is written, and waited
         // for, without keeping them out; then little is left to do while they are.
-        self.connection.busy_timeout(Duration::ZERO)?;
-        let written = ["passive", "truncate"].into_iter().try_for_each(|how| {
+        for how in ["passive", "truncate"] {
             self.connection
-                .pragma(None, "wal_checkpoint", how, |_| Ok(()))
-        });
-        self.connection
-            .busy_timeout(Duration::from_millis(patience.into()))?;
-        Ok(written?)
+                .pragma(None, "wal_checkpoint", how, |_| Ok(()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A transaction that keeps all other writers out. Rolled back if dropped. (That of `rusqlite`
+/// has its words parsed each time.)
+struct Transaction<'a> {
+    connection: &'a Connection,
+}
+
+impl<'a> Transaction<'a> {
+    fn begin(connection: &'a Connection) -> Result<Self, Failure> {
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        Ok(Self { connection })
+    }
+
+    fn commit(self) -> Result<(), Failure> {
+        self.connection.prepare_cached("COMMIT")?.execute([])?;
+        Ok(())
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        // Committed, or some error has rolled it back already.
+        if !self.connection.is_autocommit() {
+            let _ = self.connection.execute_batch("ROLLBACK");
+        }
     }
 }
 
