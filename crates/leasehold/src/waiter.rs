@@ -230,6 +230,9 @@ impl<'a> Waiting<'a> {
                         continue;
                     }
                 }
+                if planted::on(planted::Bug::ReservationIsGrant) {
+                    return Ok(place.bid.believe());
+                }
                 let token = place.bid.claim.token;
                 let refused = match place.bid.take().await {
                     Ok(won) => return Ok(won),
@@ -283,7 +286,11 @@ impl<'a> Bid<'a> {
         let canvass = Canvass::send(&core.nodes, self.question(Verb::Acquire));
         let decision = canvass.decided().await;
         let now = core.clock.now();
-        let deadline = round::deadline(sent_at, options.ttl, options.drift_of_ttl(), now);
+        let valid_from = match waited && planted::on(planted::Bug::HandedOverValidityFromReply) {
+            false => sent_at,
+            true => now,
+        };
+        let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
         if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
             self.arm(sent_at).disarm();
             return Ok(Won {
@@ -313,6 +320,19 @@ impl<'a> Bid<'a> {
             refused.advice = Advice::Outage { permanent: false };
         }
         Err(refused)
+    }
+
+    /// Planted bug: takes what is only reserved for the lease.
+    fn believe(mut self) -> Won {
+        let sent_at = self.core.clock.now();
+        self.arm(sent_at).disarm();
+        let canvass = Canvass::send(&self.core.nodes, self.question(Verb::Wait));
+        Won {
+            canvass,
+            sent_at,
+            deadline: sent_at + self.options.ttl.saturating_sub(self.options.drift_of_ttl()),
+            claim: self.claim,
+        }
     }
 
     fn refused(&self, canvass: &Canvass, sent_at: Moment) -> Refused {
@@ -372,7 +392,9 @@ impl<'a> Place<'a> {
     async fn ask(&mut self) -> Result<(), Refused> {
         let core = self.bid.core;
         let sent_at = core.clock.now();
-        self.bid.arm(sent_at);
+        if !planted::on(planted::Bug::GivesUpInSilence) {
+            self.bid.arm(sent_at);
+        }
         self.ears.clear();
         let question = Question {
             also: Some(Arc::clone(&self.ears) as Arc<dyn Tally>),
@@ -398,6 +420,10 @@ impl<'a> Place<'a> {
 
     /// Sleeps for so long at most. `true`: it is its turn; `false`: it is time to ask.
     async fn hears_its_turn(&self, pause: Duration) -> bool {
+        let pause = match planted::on(planted::Bug::AsksOnlyWhenTold) {
+            false => pause,
+            true => Duration::from_secs(86_400),
+        };
         let mut sleep = std::pin::pin!(self.bid.core.clock.sleep(pause));
         loop {
             let turns = self.ears.turns();
