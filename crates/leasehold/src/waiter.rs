@@ -292,18 +292,7 @@ impl<'a> Bid<'a> {
         };
         let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
         if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
-            self.arm(sent_at).disarm();
-            return Ok(Won {
-                token: self.claim.token,
-                rounds: Rounds::first(canvass),
-                claim: Arc::clone(&self.claim),
-                sent_at,
-                deadline,
-                won_at: sent_at,
-                taken_at: sent_at,
-                timeout: options.timeout_of_node(),
-                label: Arc::clone(&options.label),
-            });
+            return Ok(self.won(Rounds::first(canvass, waited), sent_at, deadline));
         }
         // A failed attempt releases everywhere, also where the outcome is unknown; not
         // where the node said no, which took no effect and cannot any more. One that stood
@@ -322,17 +311,27 @@ impl<'a> Bid<'a> {
         Err(refused)
     }
 
-    /// Planted bug: takes what is only reserved for the lease.
-    fn believe(mut self) -> Won {
-        let sent_at = self.core.clock.now();
+    fn won(mut self, rounds: Rounds, sent_at: Moment, deadline: Moment) -> Won {
         self.arm(sent_at).disarm();
-        let canvass = Canvass::send(&self.core.nodes, self.question(Verb::Wait));
         Won {
-            canvass,
-            sent_at,
-            deadline: sent_at + self.options.ttl.saturating_sub(self.options.drift_of_ttl()),
+            token: self.claim.token,
             claim: self.claim,
+            rounds,
+            sent_at,
+            deadline,
+            won_at: sent_at,
+            taken_at: sent_at,
+            timeout: self.options.timeout_of_node(),
+            label: Arc::clone(&self.options.label),
         }
+    }
+
+    /// Planted bug: takes what is only reserved for the lease.
+    fn believe(self) -> Won {
+        let sent_at = self.core.clock.now();
+        let canvass = Canvass::send(&self.core.nodes, self.question(Verb::Wait));
+        let validity = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
+        self.won(Rounds::first(canvass, true), sent_at, sent_at + validity)
     }
 
     fn refused(&self, canvass: &Canvass, sent_at: Moment) -> Refused {
