@@ -15,7 +15,7 @@ use crate::held::{Rounds, to_return};
 use crate::holder::new_owner;
 use crate::janitor::Return;
 use crate::name::Name;
-use crate::node::{Claim, DEAD_AFTER, Ears, Holders, News, NodeError, Tally, Verb, Vote, Watch};
+use crate::node::{Claim, DEAD_AFTER, Ears, Holders, NodeError, Tally, Verb, Vote, Watch};
 use crate::options::{OnRefusal, Options};
 use crate::patience::Patience;
 use crate::planted;
@@ -425,20 +425,19 @@ impl<'a> Place<'a> {
         };
         let mut sleep = std::pin::pin!(self.bid.core.clock.sleep(pause));
         loop {
-            let turns = self.ears.turns();
             if self.is_its_turn() {
                 return true;
+            }
+            if self.ears.is_to_ask() {
+                return false;
+            }
+            if self.ears.take_rung() {
+                sleep.set(self.bid.core.clock.sleep(pause.min(STRAGGLERS)));
             }
             tokio::select! {
                 biased;
                 () = self.bid.core.until_shut_down() => return false,
-                () = self.ears.heard() => {
-                    // News that are not of one more turn: ask how things stand.
-                    if self.ears.turns() <= turns {
-                        return false;
-                    }
-                    sleep.set(self.bid.core.clock.sleep(pause.min(STRAGGLERS)));
-                }
+                () = self.ears.heard() => {}
                 () = &mut sleep => return false,
             }
         }
@@ -489,7 +488,7 @@ impl Tally for Ears {
     /// Counts an answer to WAIT: the node may say at once that it is the asker's turn.
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
         if let Ok(Vote::YourTurn) = answer {
-            self.bell(node).ring(News::YourTurn);
+            self.answered(node);
         }
     }
 }
