@@ -252,7 +252,8 @@ impl Caller {
     /// Must get the lease of every name, now that all is well.
     pub async fn probe(self, patience: Duration) {
         let _busy = self.world.busy();
-        for round in 0..4 {
+        let rounds = if self.world.plan.workers == 1 { 4 } else { 2 };
+        for round in 0..rounds {
             let name = (self.process.slot + round) % self.world.names.len();
             let ttl = self.world.plan.ttl * 2;
             let keep = self.world.plan.ttl.mul_f64(self.dice.fraction());
@@ -266,7 +267,8 @@ impl Caller {
                     options = options.min_hold(keep);
                 }
                 if barges {
-                    options = options.barging();
+                    // It gets nothing as long as anybody stands in line.
+                    options = options.barging().retry_delay(self.world.plan.ttl / 3);
                 }
                 options
             });
@@ -298,7 +300,7 @@ pub fn options_of(world: &World, process: &Process) -> Options {
     let options = Options::default()
         .ttl(world.plan.ttl)
         .label(process.label())
-        .retry_delay(world.plan.ttl / 10)
+        .retry_delay((world.plan.ttl / 10).max(Duration::from_millis(50)))
         .outage_patience(world.plan.ttl);
     match world.plan.node_timeout() {
         Some(timeout) => options.node_timeout(timeout),

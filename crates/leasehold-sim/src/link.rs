@@ -75,6 +75,8 @@ struct Session {
 
 struct Job {
     call: Call,
+    /// Its owner value, as the nodes know it.
+    owner: Arc<[u8]>,
     number: u64,
     deadline: Moment,
     redos: u8,
@@ -127,9 +129,9 @@ impl Job {
         !matches!(self.call.verb(), Verb::Release { .. }) && self.call.claim().is_given_back()
     }
 
-    fn request(&self, world: &World, epoch: Epoch, bells: &Bells) -> Request {
+    fn request(&self, epoch: Epoch, bells: &Bells) -> Request {
         let claim = self.call.claim();
-        let (name, owner) = (claim.name().clone(), world.alias(claim.owner()));
+        let (name, owner) = (claim.name().clone(), &*self.owner);
         Request::Ask(Box::new(Ask {
             verb: self.call.verb(),
             claim: Claim::new(name, owner, claim.token(), claim.ttl()),
@@ -162,7 +164,7 @@ impl End {
             // Its destructors run yet, but nothing leaves it any more.
             return;
         }
-        world.asked(&self.process, call.verb(), call.claim());
+        let owner = world.asked(&self.process, call.verb(), call.claim());
         let mut answers = Answers::new();
         {
             let state = &mut *locked(&self.state);
@@ -173,6 +175,7 @@ impl End {
                 let deadline = self.process.now(world) + call.timeout();
                 state.waiting.push_back(Job {
                     call,
+                    owner,
                     number: state.numbers,
                     deadline,
                     redos: 0,
@@ -228,7 +231,7 @@ impl End {
                 told.push((job.call, Ok(Vote::Quarantined { up, remaining })));
                 continue;
             }
-            let request = job.request(world, epoch, &self.bells);
+            let request = job.request(epoch, &self.bells);
             world.network.send(world, id, job.number, request);
             state.asked.push_back(job);
         }

@@ -82,7 +82,7 @@ impl Plan {
             false => Mode::Beyond,
         };
         let nodes = dice.pick(&[1, 1, 2, 3, 3, 4, 5, 5, 5, 7]);
-        let ttl = Duration::from_millis(dice.pick(&[200, 1_000, 5_000, 20_000]));
+        let ttl = Duration::from_millis(dice.pick(&[200, 1_000, 1_000, 5_000, 5_000, 20_000]));
         let ttl_ns = ttl.as_nanos() as Nanos;
         let mut constants = Constants::for_nodes(nodes);
         constants.skew = Duration::from_secs(dice.pick(&[2, 10, 60]));
@@ -91,7 +91,7 @@ impl Plan {
             let guard = dice.pick(&[ttl * 2, ttl * 4, Duration::from_secs(60)]);
             constants.restart_guard = Some(guard);
         }
-        let turmoil = ttl_ns * dice.between(10, 25);
+        let turmoil = ttl_ns * dice.between(8, 20);
         let rate = |most: f64| match dice.chance(0.6) {
             true => most * dice.fraction(),
             false => 0.0,
@@ -167,7 +167,15 @@ impl Plan {
     /// were broken unnoticed are made anew, messages that were late have arrived, and nodes that
     /// restarted vote.
     pub fn longest_settling(&self) -> Nanos {
-        self.longest_guard() + 4 * self.longest_ttl() + 8 * SECOND
+        self.by_slow_clocks(self.longest_guard() + 4 * self.longest_ttl() + 5 * SECOND)
+    }
+
+    /// How long a span may truly be that is counted by a clock of the run.
+    pub fn by_slow_clocks(&self, span: Nanos) -> Nanos {
+        match self.mode {
+            Mode::Within => span + span / 50,
+            Mode::Beyond => span + span / 2,
+        }
     }
 
     /// The longest TTL in use.

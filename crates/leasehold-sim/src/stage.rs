@@ -261,6 +261,8 @@ fn aftermath(world: &Arc<World>) {
     // has ended with its TTL.
     let ttl = world.plan.longest_ttl();
     let settled = (MOST_TTLS_LATE + 2) * ttl + world.plan.longest_guard();
+    let settled = world.plan.by_slow_clocks(settled);
+    let settled = settled.max(world.plan.longest_settling());
     world.run_until(world.agenda.now() + settled);
     contest(world);
     shut_down(world);

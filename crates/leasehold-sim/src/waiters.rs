@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use leasehold::node::{Claim, Verb};
+use leasehold::node::Verb;
 
 use crate::agenda::Nanos;
 use crate::process::Process;
@@ -19,7 +19,7 @@ pub struct Stander {
     /// With which ticket.
     pub ticket: u64,
     /// Its owner value, as the nodes know it.
-    pub owner: Box<[u8]>,
+    pub owner: Arc<[u8]>,
 }
 
 /// Who asks for the lock: process, life, name and token.
@@ -37,7 +37,7 @@ pub struct Waiters {
     /// Since when a name is free though somebody waits for it.
     pub idle_since: BTreeMap<usize, Nanos>,
     /// Owner values as the nodes know them.
-    aliases: HashMap<Box<[u8]>, Box<[u8]>>,
+    aliases: HashMap<Box<[u8]>, Arc<[u8]>>,
     /// How many leases went to one who stood in line.
     pub handed_over: u64,
     /// How often it was looked at whether somebody was overtaken.
@@ -78,30 +78,34 @@ impl Waiters {
     /// The owner value by which the nodes know an attempt. Those of the library are random,
     /// and among equal tickets the smaller value is served first: the runs of a seed would
     /// differ.
-    pub fn alias(&mut self, owner: &[u8], seed: u64) -> Box<[u8]> {
+    pub fn alias(&mut self, owner: &[u8], seed: u64) -> Arc<[u8]> {
         if let Some(alias) = self.aliases.get(owner) {
-            return alias.clone();
+            return Arc::clone(alias);
         }
         let number = self.aliases.len() as u64 + 1;
         let mixed = (seed ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut alias = format!("{:016x}{number:024x}", mixed ^ mixed >> 31).into_bytes();
         alias.extend_from_slice(owner.get(40..).unwrap_or_default());
-        self.aliases.insert(owner.into(), alias.clone().into());
-        alias.into()
+        let alias: Arc<[u8]> = alias.into();
+        self.aliases.insert(owner.into(), Arc::clone(&alias));
+        alias
     }
 
-    /// A claim is sent to a node.
-    pub fn sent(&mut self, process: &Arc<Process>, name: usize, verb: Verb, claim: &Claim) {
-        let Some(owner) = self.aliases.get(claim.owner()) else {
-            return;
-        };
+    /// A claim with this token and owner value is sent to a node.
+    pub fn sent(
+        &mut self,
+        process: &Arc<Process>,
+        name: usize,
+        verb: Verb,
+        (ticket, owner): (u64, &Arc<[u8]>),
+    ) {
         let known = self.standers.iter().position(|s| s.owner == *owner);
         match (verb, known) {
             (Verb::Wait, None) => self.standers.push(Stander {
                 process: Arc::clone(process),
                 name,
-                ticket: claim.token(),
-                owner: owner.clone(),
+                ticket,
+                owner: Arc::clone(owner),
             }),
             (Verb::Release { .. }, Some(known)) => {
                 self.standers.swap_remove(known);
@@ -122,6 +126,7 @@ impl Waiters {
     /// These stood in line on all nodes when this one asked for the lock.
     pub fn note_before(&mut self, asker: Asker, before: Vec<Stander>) {
         if !before.is_empty() {
+            self.orders_seen += before.len() as u64;
             self.before.insert(asker, before);
         }
     }
@@ -133,8 +138,6 @@ impl Waiters {
             (s.name, s.ticket) == (name, ticket) && (s.process.slot, s.process.life) == (slot, life)
         });
         self.handed_over += u64::from(stood);
-        let before = self.before.remove(&asker).unwrap_or_default();
-        self.orders_seen += before.len() as u64;
-        before
+        self.before.remove(&asker).unwrap_or_default()
     }
 }

@@ -182,11 +182,6 @@ impl World {
         self.channels.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The owner value by which the nodes know an attempt.
-    pub fn alias(&self, owner: &[u8]) -> Box<[u8]> {
-        self.waiters().alias(owner, self.plan.seed)
-    }
-
     /// Whether a process of this label runs now.
     pub fn is_alive(&self, label: Option<&str>) -> bool {
         let processes = locked(&self.processes);
@@ -225,14 +220,15 @@ impl World {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// A claim is sent to a node.
-    pub fn asked(&self, process: &Arc<Process>, verb: Verb, claim: &Claim) {
+    /// A claim is sent to a node. Returns its owner value as the nodes know it.
+    pub fn asked(&self, process: &Arc<Process>, verb: Verb, claim: &Claim) -> Arc<[u8]> {
         let name = self.names.iter().position(|name| name == claim.name());
-        let Some(name) = name else { return };
-        self.alias(claim.owner());
-        self.waiters().sent(process, name, verb, claim);
+        let name = name.expect("callers use the names there are");
+        let owner = self.waiters().alias(claim.owner(), self.plan.seed);
+        self.waiters()
+            .sent(process, name, verb, (claim.token(), &owner));
         if verb != Verb::Acquire {
-            return;
+            return owner;
         }
         let key = (process.slot, process.life, name, claim.token());
         let new = match self.journal().asked.entry(key) {
@@ -247,6 +243,7 @@ impl World {
             before.retain(|stander| order::stands_everywhere(self, stander));
             self.waiters().note_before(key, before);
         }
+        owner
     }
 
     /// Somebody got a lease.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::node::{DEAD_AFTER, TURN};
 
 use crate::agenda::{MILLI, Nanos};
-use crate::plan::{Mode, Plan};
+use crate::plan::Plan;
 use crate::world::World;
 
 /// The name of the promise.
@@ -22,12 +22,7 @@ const EVERY: Nanos = 200 * MILLI;
 /// again by itself; and some round trips. No TTL is in it.
 pub fn longest_hand_over(plan: &Plan) -> Nanos {
     let waits = (DEAD_AFTER + TURN + HEARTBEAT + SLACK).as_nanos() as Nanos;
-    let span = waits + 8 * plan.longest_round_trip();
-    // By clocks that are slow.
-    match plan.mode {
-        Mode::Within => span + span / 50,
-        Mode::Beyond => span + span / 2,
-    }
+    plan.by_slow_clocks(waits + 8 * plan.longest_round_trip())
 }
 
 /// Looks from time to time, as long as somebody waits.
