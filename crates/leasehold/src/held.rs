@@ -11,7 +11,7 @@ use crate::clock::{Clock, Moment};
 use crate::core::Core;
 use crate::error::Error;
 use crate::janitor::Return;
-use crate::node::{Claim, Holders, Node, Verb};
+use crate::node::{Claim, DEAD_AFTER, Holders, Node, Verb};
 use crate::options::Options;
 use crate::planted;
 use crate::quorum::round::{self, Decision};
@@ -95,23 +95,29 @@ pub(crate) struct Rounds {
     /// Nodes that all earlier requests left untouched.
     untouched: NodeSet,
     latest: Arc<Canvass>,
+    /// The claim stood in line, and may stand there still on nodes that did not grant it.
+    stood: bool,
     /// Whether the latest is not the first.
     extended: bool,
 }
 
 impl Rounds {
-    /// Only this one so far.
-    pub(crate) fn first(canvass: Arc<Canvass>) -> Self {
+    /// Only this one so far, if the claim has not `stood` in line.
+    pub(crate) fn first(canvass: Arc<Canvass>, stood: bool) -> Self {
         Self {
             untouched: NodeSet::all(),
             latest: canvass,
+            stood,
             extended: false,
         }
     }
 
     /// Where nothing has to be given back.
     pub(crate) fn untouched(&self) -> NodeSet {
-        self.untouched.intersect(self.latest.untouched())
+        match self.stood {
+            true => NodeSet::default(),
+            false => self.untouched.intersect(self.latest.untouched()),
+        }
     }
 
     /// Where the only request was answered: nothing of the claim can arrive late there.
@@ -393,7 +399,7 @@ pub(crate) fn to_return(
         skip: rounds.untouched(),
         settled: rounds.settled(),
         // The last EXTEND was sent before the deadline, so within a TTL of `sent_at`;
-        // what it set has expired another TTL after that.
-        until: sent_at + claim.ttl * 2 + timeout,
+        // what it set has expired another TTL after that, and nobody stands in line any more.
+        until: sent_at + (claim.ttl * 2).max(DEAD_AFTER) + timeout,
     }
 }

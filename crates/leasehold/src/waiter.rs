@@ -15,7 +15,7 @@ use crate::held::{Rounds, to_return};
 use crate::holder::new_owner;
 use crate::janitor::Return;
 use crate::name::Name;
-use crate::node::{Claim, DEAD_AFTER, Ears, Holders, News, NodeError, Tally, Verb, Vote, Watch};
+use crate::node::{Claim, DEAD_AFTER, Ears, Holders, NodeError, Tally, Verb, Vote, Watch};
 use crate::options::{OnRefusal, Options};
 use crate::patience::Patience;
 use crate::planted;
@@ -230,6 +230,9 @@ impl<'a> Waiting<'a> {
                         continue;
                     }
                 }
+                if planted::on(planted::Bug::ReservationIsGrant) {
+                    return Ok(place.bid.believe());
+                }
                 let token = place.bid.claim.token;
                 let refused = match place.bid.take().await {
                     Ok(won) => return Ok(won),
@@ -283,20 +286,13 @@ impl<'a> Bid<'a> {
         let canvass = Canvass::send(&core.nodes, self.question(Verb::Acquire));
         let decision = canvass.decided().await;
         let now = core.clock.now();
-        let deadline = round::deadline(sent_at, options.ttl, options.drift_of_ttl(), now);
+        let valid_from = match waited && planted::on(planted::Bug::HandedOverValidityFromReply) {
+            false => sent_at,
+            true => now,
+        };
+        let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
         if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
-            self.arm(sent_at).disarm();
-            return Ok(Won {
-                token: self.claim.token,
-                rounds: Rounds::first(canvass),
-                claim: Arc::clone(&self.claim),
-                sent_at,
-                deadline,
-                won_at: sent_at,
-                taken_at: sent_at,
-                timeout: options.timeout_of_node(),
-                label: Arc::clone(&options.label),
-            });
+            return Ok(self.won(Rounds::first(canvass, waited), sent_at, deadline));
         }
         // A failed attempt releases everywhere, also where the outcome is unknown; not
         // where the node said no, which took no effect and cannot any more. One that stood
@@ -313,6 +309,29 @@ impl<'a> Bid<'a> {
             refused.advice = Advice::Outage { permanent: false };
         }
         Err(refused)
+    }
+
+    fn won(mut self, rounds: Rounds, sent_at: Moment, deadline: Moment) -> Won {
+        self.arm(sent_at).disarm();
+        Won {
+            token: self.claim.token,
+            claim: self.claim,
+            rounds,
+            sent_at,
+            deadline,
+            won_at: sent_at,
+            taken_at: sent_at,
+            timeout: self.options.timeout_of_node(),
+            label: Arc::clone(&self.options.label),
+        }
+    }
+
+    /// Planted bug: takes what is only reserved for the lease.
+    fn believe(self) -> Won {
+        let sent_at = self.core.clock.now();
+        let canvass = Canvass::send(&self.core.nodes, self.question(Verb::Wait));
+        let validity = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
+        self.won(Rounds::first(canvass, true), sent_at, sent_at + validity)
     }
 
     fn refused(&self, canvass: &Canvass, sent_at: Moment) -> Refused {
@@ -372,7 +391,9 @@ impl<'a> Place<'a> {
     async fn ask(&mut self) -> Result<(), Refused> {
         let core = self.bid.core;
         let sent_at = core.clock.now();
-        self.bid.arm(sent_at);
+        if !planted::on(planted::Bug::GivesUpInSilence) {
+            self.bid.arm(sent_at);
+        }
         self.ears.clear();
         let question = Question {
             also: Some(Arc::clone(&self.ears) as Arc<dyn Tally>),
@@ -398,22 +419,25 @@ impl<'a> Place<'a> {
 
     /// Sleeps for so long at most. `true`: it is its turn; `false`: it is time to ask.
     async fn hears_its_turn(&self, pause: Duration) -> bool {
+        let pause = match planted::on(planted::Bug::AsksOnlyWhenTold) {
+            false => pause,
+            true => Duration::from_secs(86_400),
+        };
         let mut sleep = std::pin::pin!(self.bid.core.clock.sleep(pause));
         loop {
-            let turns = self.ears.turns();
             if self.is_its_turn() {
                 return true;
+            }
+            if self.ears.is_to_ask() {
+                return false;
+            }
+            if self.ears.take_rung() {
+                sleep.set(self.bid.core.clock.sleep(pause.min(STRAGGLERS)));
             }
             tokio::select! {
                 biased;
                 () = self.bid.core.until_shut_down() => return false,
-                () = self.ears.heard() => {
-                    // News that are not of one more turn: ask how things stand.
-                    if self.ears.turns() <= turns {
-                        return false;
-                    }
-                    sleep.set(self.bid.core.clock.sleep(pause.min(STRAGGLERS)));
-                }
+                () = self.ears.heard() => {}
                 () = &mut sleep => return false,
             }
         }
@@ -464,7 +488,7 @@ impl Tally for Ears {
     /// Counts an answer to WAIT: the node may say at once that it is the asker's turn.
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
         if let Ok(Vote::YourTurn) = answer {
-            self.bell(node).ring(News::YourTurn);
+            self.answered(node);
         }
     }
 }

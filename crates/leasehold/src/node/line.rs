@@ -49,6 +49,12 @@ impl Line {
         self.waiting.len()
     }
 
+    /// Whether this one waits.
+    #[must_use]
+    pub fn contains(&self, owner: &[u8]) -> bool {
+        self.tickets.contains_key(owner)
+    }
+
     /// The claim stands in line, or stands there still: it has asked now.
     pub fn join(&mut self, claim: &Claim, now: u64) {
         self.leave(claim.owner());

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
@@ -37,6 +37,10 @@ impl fmt::Debug for Bell {
 pub(crate) struct Ears {
     /// The nodes that have reserved the lock, one bit each.
     turns: AtomicU64,
+    /// A bell has told of one more of them.
+    rung: AtomicBool,
+    /// What was known is no longer so.
+    again: AtomicBool,
     heard: Notify,
 }
 
@@ -47,12 +51,29 @@ impl Ears {
     }
 
     fn hear(&self, node: usize, news: News) {
-        let bit = 1 << node;
         match news {
-            News::YourTurn => self.turns.fetch_or(bit, Ordering::AcqRel),
-            News::AskAgain => self.turns.fetch_and(!bit, Ordering::AcqRel),
-        };
+            // Told again, it is no news: asking again for each would never end.
+            News::YourTurn if !self.reserve(node) => return,
+            News::YourTurn => self.rung.store(true, Ordering::Release),
+            News::AskAgain => {
+                self.turns.fetch_and(!(1 << node), Ordering::AcqRel);
+                self.again.store(true, Ordering::Release);
+            }
+        }
         self.heard.notify_one();
+    }
+
+    /// The node says that it is the listener's turn. `false` if it has said so before.
+    fn reserve(&self, node: usize) -> bool {
+        let bit = 1 << node;
+        self.turns.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// The node has answered that it is the listener's turn.
+    pub(crate) fn answered(&self, node: usize) {
+        if self.reserve(node) {
+            self.heard.notify_one();
+        }
     }
 
     /// How many nodes have said that it is the listener's turn.
@@ -60,9 +81,21 @@ impl Ears {
         self.turns.load(Ordering::Acquire).count_ones() as usize
     }
 
+    /// Whether a bell has told of one more node since this was asked last.
+    pub(crate) fn take_rung(&self) -> bool {
+        self.rung.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether what the nodes have answered since [`clear`](Self::clear) may no longer be so.
+    pub(crate) fn is_to_ask(&self) -> bool {
+        self.again.load(Ordering::Acquire)
+    }
+
     /// Forgets what was heard, before everybody is asked again.
     pub(crate) fn clear(&self) {
         self.turns.store(0, Ordering::Release);
+        self.rung.store(false, Ordering::Release);
+        self.again.store(false, Ordering::Release);
     }
 
     /// Resolves when something is or has been heard.
