@@ -3,7 +3,7 @@
 # server that this script starts, and on the embedded store. Needs hyperfine, redis-server
 # and flock. The target: at most 3 × flock, plus one TCP connection.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 cargo build --release --quiet -p leasehold-cli
 tool=${CARGO_TARGET_DIR:-target}/release/leasehold
 

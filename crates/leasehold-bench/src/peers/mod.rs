@@ -1,5 +1,5 @@
 //! Clients in other languages, or with dependencies that this workspace is spared: each is
-//! driven by a small program under `bench/peers/`, which is started for every turn.
+//! driven by a small program under `peers/`, which is started for every turn.
 
 mod child;
 mod install;

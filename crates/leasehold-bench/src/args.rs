@@ -6,7 +6,7 @@ use lexopt::prelude::*;
 
 /// What `--help` prints.
 pub(crate) const HELP: &str = "\
-bench/run [OPTIONS]
+./bench [OPTIONS]
 
   --quick          fewer and shorter rounds, peers only at their best; under three minutes
   --rounds N       so many rounds per scenario (1 to 1000)
