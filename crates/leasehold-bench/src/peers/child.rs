@@ -96,14 +96,17 @@ fn output(child: &mut Child) -> String {
     said
 }
 
-/// The last line of what the program complained about.
+/// The last line of what the program complained about; of one that complains on its output
+/// (Maven does), the first.
 fn complaint(child: &mut Child) -> String {
     let mut said = String::new();
     if let Some(stderr) = &mut child.stderr {
         let _ = stderr.read_to_string(&mut said);
     }
     let last = said.lines().rfind(|line| !line.trim().is_empty());
-    last.unwrap_or_default().to_owned()
+    let output = output(child);
+    let first = || output.lines().find(|line| !line.trim().is_empty());
+    last.or_else(first).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -129,6 +132,8 @@ mod tests {
         let ended = run(&mut shell("echo broken >&2; exit 3"), GRACE);
         let why = ended.unwrap_err();
         assert!(why.contains("3") && why.contains("broken"), "{why}");
+        let ended = run(&mut shell("echo also broken; exit 1"), GRACE);
+        assert!(ended.unwrap_err().ends_with("also broken"));
         assert_eq!(run(&mut shell("echo fine"), GRACE).unwrap(), "fine\n");
     }
 }

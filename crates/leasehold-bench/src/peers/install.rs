@@ -17,10 +17,11 @@ pub(super) enum Toolchain {
     Node,
     Python,
     Go,
+    Jvm,
 }
 
 impl Toolchain {
-    pub(super) const ALL: [Self; 4] = [Self::Rust, Self::Node, Self::Python, Self::Go];
+    pub(super) const ALL: [Self; 5] = [Self::Rust, Self::Node, Self::Python, Self::Go, Self::Jvm];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -28,6 +29,7 @@ impl Toolchain {
             Self::Node => "node",
             Self::Python => "python",
             Self::Go => "go",
+            Self::Jvm => "jvm",
         }
     }
 
@@ -39,6 +41,7 @@ impl Toolchain {
             Self::Node => 2,
             Self::Python => 3,
             Self::Go => 4,
+            Self::Jvm => 5,
         }
     }
 
@@ -69,6 +72,10 @@ impl Toolchain {
                 ],
             ),
             Self::Go => ("go", &["build", "-o", "harness", "."]),
+            Self::Jvm => (
+                "mvn",
+                &["-q", "-B", "compile", "dependency:copy-dependencies"],
+            ),
         };
         let mut command = Command::new(program);
         command.args(args).current_dir(self.home());
@@ -93,6 +100,13 @@ impl Toolchain {
                 let mut command = Command::new("python3");
                 command.arg(home.join("harness.py"));
                 command.env("PYTHONPATH", home.join("packages"));
+                command
+            }
+            Self::Jvm => {
+                let mut command = Command::new("java");
+                // Its second compiler is still at work when a turn is over.
+                command.args(["-XX:TieredStopAtLevel=1", "-cp", "target/classes:lib/*"]);
+                command.arg("Harness").current_dir(home);
                 command
             }
         }
@@ -122,7 +136,7 @@ pub(super) fn install(toolchain: Toolchain) -> Result<(), String> {
     if let Err(why) = ended {
         let log = fs::read_to_string(&log).unwrap_or_default();
         let last = log.lines().rfind(|line| !line.trim().is_empty());
-        return Err(format!("{why}: {}", last.unwrap_or("it says nothing")));
+        return Err(format!("{why} {}", last.unwrap_or_default()));
     }
     fs::write(&stamp, wanted).map_err(|error| error.to_string())
 }

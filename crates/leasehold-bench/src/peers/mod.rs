@@ -47,7 +47,7 @@ const fn peer(
 /// Every client that there is a program for.
 pub(crate) const ALL: &[Peer] = {
     use Settings::{Best, Default};
-    use Toolchain::{Go, Node, Python, Rust};
+    use Toolchain::{Go, Jvm, Node, Python, Rust};
     &[
         peer("redlock (crate)", Rust, "redlock", Default, true),
         peer("redlock (crate), best", Rust, "redlock", Best, true),
@@ -71,6 +71,8 @@ pub(crate) const ALL: &[Peer] = {
         peer("pottery", Python, "pottery", Best, true),
         peer("redsync", Go, "redsync", Default, true),
         peer("redsync, best", Go, "redsync", Best, true),
+        peer("redisson", Jvm, "redisson", Default, true),
+        peer("redisson, best", Jvm, "redisson", Best, true),
     ]
 };
 
@@ -83,6 +85,11 @@ impl Peer {
     /// Whether these are its best settings, or its only ones.
     pub(crate) fn is_at_its_best(&self) -> bool {
         self.settings == Settings::Best
+    }
+
+    /// Whether it takes seconds to start and to be compiled.
+    pub(crate) fn starts_slowly(&self) -> bool {
+        self.toolchain == Toolchain::Jvm
     }
 
     /// Whether it is one of npm's.

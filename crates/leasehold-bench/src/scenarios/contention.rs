@@ -112,6 +112,9 @@ pub(crate) fn run(
             // Nobody always comes first.
             let index = (round + offset) % columns.len();
             let column = &mut columns[index];
+            if round > 0 && plan.quick && column.kind.starts_slowly() {
+                continue;
+            }
             let turn = match column.trouble() {
                 Some(why) => Err(why.to_owned()),
                 None => on_pinned_thread(PLACEMENT, || turn(column.kind, &urls, round, plan)),
