@@ -8,11 +8,12 @@ use lexopt::prelude::*;
 pub(crate) const HELP: &str = "\
 ./bench [OPTIONS]
 
-  --quick          fewer and shorter rounds, peers only at their best; under three minutes
-  --rounds N       so many rounds per scenario (1 to 1000)
-  --no-peers       only what this program itself can run: nothing is installed
-  --only PATTERN   only the scenarios whose id contains PATTERN, such as `1/` or `silent`
-  --help           this text";
+  --quick            fewer and shorter rounds, peers only at their best; under three minutes
+  --rounds N         so many rounds of everything (1 to 1000)
+  --no-peers         only what this program itself can run: nothing is installed
+  --only ROW[,ROW]   only these rows of the targets; or scenarios whose id contains a text,
+                     such as `silent`
+  --help             this text";
 
 /// How much to measure.
 pub(crate) struct Plan {
@@ -21,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) rounds: usize,
     /// How long one contender's turn is.
     pub(crate) turn: Duration,
+    /// How long it works before its first turn.
+    pub(crate) warm_up: Duration,
     /// Rounds of the scenarios with faults, which need new servers for each turn.
     pub(crate) fault_rounds: usize,
     /// How long latencies are taken before the fault, and again after it.
@@ -29,40 +32,78 @@ pub(crate) struct Plan {
     pub(crate) contest_rounds: usize,
     /// How long one contender's turn in them is. A wait cannot be longer.
     pub(crate) contest: Duration,
+    /// Rounds of the scenarios that are set up anew for each turn.
+    pub(crate) crowd_rounds: usize,
+    /// For how many periods of renewal held leases are watched.
+    pub(crate) renewals: u32,
+    /// How long those are watched who wait.
+    pub(crate) watch: Duration,
     /// Whether peers that are programs of their own take part.
     pub(crate) peers: bool,
-    only: Option<String>,
+    /// Rows, or parts of ids. Empty: everything.
+    only: Vec<String>,
 }
 
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+const FULL: Plan = Plan {
+    quick: false,
+    rounds: 9,
+    turn: ms(600),
+    warm_up: ms(300),
+    fault_rounds: 5,
+    fault_phase: ms(1500),
+    contest_rounds: 3,
+    contest: ms(4000),
+    crowd_rounds: 3,
+    renewals: 3,
+    watch: ms(5000),
+    peers: true,
+    only: Vec::new(),
+};
+
+const QUICK: Plan = Plan {
+    quick: true,
+    rounds: 3,
+    turn: ms(250),
+    warm_up: ms(150),
+    fault_rounds: 2,
+    fault_phase: ms(500),
+    contest_rounds: 2,
+    contest: ms(600),
+    crowd_rounds: 2,
+    renewals: 1,
+    watch: ms(1000),
+    peers: true,
+    only: Vec::new(),
+};
+
 impl Plan {
-    fn new(quick: bool, rounds: Option<usize>, only: Option<String>) -> Self {
-        let (usual_rounds, fault_rounds) = if quick { (3, 2) } else { (9, 5) };
-        let contest_rounds = if quick { 2 } else { 3 };
-        let contest_ms = if quick { 1000 } else { 4000 };
-        let (turn_ms, phase_ms) = if quick { (400, 800) } else { (600, 1500) };
-        Self {
-            quick,
-            rounds: rounds.unwrap_or(usual_rounds),
-            turn: Duration::from_millis(turn_ms),
-            fault_rounds: rounds.unwrap_or(fault_rounds),
-            fault_phase: Duration::from_millis(phase_ms),
-            contest_rounds: rounds.unwrap_or(contest_rounds),
-            contest: Duration::from_millis(contest_ms),
-            peers: true,
-            only,
-        }
+    /// Whether the scenario of this id, such as `5/silent`, is to be run.
+    pub(crate) fn wants(&self, id: &str) -> bool {
+        let row = id.split('/').next();
+        let matches = |only: &String| match only.trim_end_matches('/') {
+            number if number.parse::<u8>().is_ok() => row == Some(number),
+            text => id.contains(text),
+        };
+        self.only.is_empty() || self.only.iter().any(matches)
     }
 
-    /// Whether the scenario of this id is to be run.
-    pub(crate) fn wants(&self, id: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| id.contains(only))
+    fn with_rounds(mut self, rounds: usize) -> Self {
+        self.rounds = rounds;
+        self.fault_rounds = rounds;
+        self.contest_rounds = rounds;
+        self.crowd_rounds = rounds;
+        self
     }
 }
 
 /// Reads the command line. `None` if only help was asked for, which has been given.
 pub(crate) fn parse() -> Result<Option<Plan>, lexopt::Error> {
     let (mut quick, mut peers) = (false, true);
-    let (mut rounds, mut only) = (None, None);
+    let (mut rounds, mut only) = (None, Vec::new());
     let mut parser = lexopt::Parser::from_env();
     while let Some(arg) = parser.next()? {
         match arg {
@@ -75,7 +116,10 @@ pub(crate) fn parse() -> Result<Option<Plan>, lexopt::Error> {
                 }
                 rounds = Some(count);
             }
-            Long("only") => only = Some(parser.value()?.string()?),
+            Long("only") => {
+                let list = parser.value()?.string()?;
+                only.extend(list.split(',').map(|one| one.trim().to_owned()));
+            }
             Long("help") | Short('h') => {
                 println!("{HELP}");
                 return Ok(None);
@@ -83,6 +127,31 @@ pub(crate) fn parse() -> Result<Option<Plan>, lexopt::Error> {
             other => return Err(other.unexpected()),
         }
     }
-    let plan = Plan::new(quick, rounds, only);
-    Ok(Some(Plan { peers, ..plan }))
+    let plan = if quick { QUICK } else { FULL };
+    let plan = Plan {
+        peers,
+        only,
+        ..plan
+    };
+    Ok(Some(match rounds {
+        Some(rounds) => plan.with_rounds(rounds),
+        None => plan,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_not_a_part_of_another() {
+        let only = |list: &[&str]| Plan {
+            only: list.iter().map(ToString::to_string).collect(),
+            ..FULL
+        };
+        assert!(only(&["1"]).wants("1/same-core") && !only(&["1"]).wants("11/held"));
+        assert!(only(&["2/"]).wants("2/100-tasks") && !only(&["2/"]).wants("12/idle"));
+        assert!(only(&["6", "silent"]).wants("5/silent") && !only(&["6"]).wants("5/silent"));
+        assert!(only(&[]).wants("13/one-task"));
+    }
 }

@@ -3,6 +3,7 @@
 
 mod args;
 mod contenders;
+mod cpu;
 mod noise;
 mod peers;
 mod pin;
@@ -12,6 +13,7 @@ mod servers;
 mod stats;
 mod tally;
 mod targets;
+mod worker;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -20,6 +22,9 @@ use std::time::Duration;
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
+    if let Some(done) = worker::work() {
+        return done;
+    }
     let plan = match args::parse() {
         Ok(Some(plan)) => plan,
         Ok(None) => return ExitCode::SUCCESS,

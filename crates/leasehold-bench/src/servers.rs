@@ -13,6 +13,31 @@ use crate::pin::Placement;
 /// is another question than those asked here.
 const SETTLED_AFTER: Duration = Duration::from_secs(11);
 
+/// More than any scenario has. A server that may not open so many files takes fewer.
+const MOST_CLIENTS: &str = "50000";
+
+/// Commands that only clients send: what a script calls inside of a server is counted by the
+/// server, too, but is no request.
+const REQUESTS: [&str; 9] = [
+    "eval",
+    "fcall",
+    "script",
+    "hello",
+    "client",
+    "ping",
+    "subscribe",
+    "psubscribe",
+    "ssubscribe",
+];
+
+/// What a server has counted.
+pub(crate) struct Counts {
+    /// Requests, as far as they can be told from what scripts call.
+    requests: u64,
+    /// How often it read from a connection.
+    reads: u64,
+}
+
 /// How a node fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Harm {
@@ -31,8 +56,9 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) fn start(count: usize) -> Result<Self, String> {
+        let start = |_| RedisServer::start_with(&["--maxclients", MOST_CLIENTS]);
         let mut servers = Self {
-            servers: RedisServer::start_many(count),
+            servers: (0..count).map(start).collect(),
             met_leasehold: Instant::now(),
         };
         servers.meet_leasehold()?;
@@ -46,12 +72,39 @@ impl Servers {
 
     /// Pins the servers where the placement wants them.
     pub(crate) fn place(&self, placement: Placement) -> Result<(), String> {
-        for (index, server) in self.servers.iter().enumerate() {
-            let pid = info(server, "process_id").ok_or("a server does not tell its process id")?;
-            let pid = pid.parse().map_err(|_| format!("no process id: {pid}"))?;
+        for (index, pid) in self.pids()?.into_iter().enumerate() {
             placement.pin_server(index, pid)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// The servers' processes.
+    pub(crate) fn pids(&self) -> Result<Vec<u32>, String> {
+        let pids = self.servers.iter().map(|server| {
+            let pid = info(server, "process_id").ok_or("a server does not tell its process id")?;
+            pid.parse().map_err(|_| format!("no process id: {pid}"))
+        });
+        pids.collect()
+    }
+
+    /// What each server has counted until now.
+    pub(crate) fn counts(&self) -> Vec<Counts> {
+        self.servers.iter().map(counts).collect()
+    }
+
+    /// How many requests all servers together got since then, at least. A request that is
+    /// not known as one is read from its connection all the same.
+    pub(crate) fn requests_since(&self, before: &[Counts]) -> u64 {
+        let now = self.counts();
+        let each = now.iter().zip(before).map(|(now, before)| {
+            let requests = now.requests.saturating_sub(before.requests);
+            requests.max(now.reads.saturating_sub(before.reads))
+        });
+        each.sum()
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
@@ -105,6 +158,24 @@ impl Servers {
         runtime.block_on(Kind::Leasehold.connect(&self.urls()))?;
         self.met_leasehold = Instant::now();
         Ok(())
+    }
+}
+
+fn counts(server: &RedisServer) -> Counts {
+    let stats = server.command(&[b"INFO", b"commandstats"]);
+    let calls = stats.lines().filter_map(|line| {
+        let (name, counts) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+        let known = REQUESTS.iter().any(|request| name.starts_with(request));
+        known.then_some(counts.strip_prefix("calls=")?)
+    });
+    let calls = calls.filter_map(|counts| counts.split(',').next()?.parse::<u64>().ok());
+    let stats = server.command(&[b"INFO", b"stats"]);
+    let reads = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("total_reads_processed:"));
+    Counts {
+        requests: calls.sum(),
+        reads: reads.and_then(|reads| reads.parse().ok()).unwrap_or(0),
     }
 }
 

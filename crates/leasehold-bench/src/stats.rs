@@ -28,11 +28,11 @@ impl Spread {
 
 /// The value that `percent` of the values are not above (nearest rank). `None` of no
 /// values.
-pub(crate) fn percentile(values: &[Duration], percent: usize) -> Option<Duration> {
+pub(crate) fn percentile(values: &[Duration], percent: f64) -> Option<Duration> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied()
+    let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied()
 }
 
 #[cfg(test)]
@@ -50,12 +50,12 @@ mod tests {
     #[test]
     fn percentiles_are_values_that_occurred() {
         let values: Vec<_> = (1..=200).rev().map(Duration::from_millis).collect();
-        assert_eq!(percentile(&values, 50), Some(Duration::from_millis(100)));
-        assert_eq!(percentile(&values, 99), Some(Duration::from_millis(198)));
+        assert_eq!(percentile(&values, 50.0), Some(Duration::from_millis(100)));
+        assert_eq!(percentile(&values, 99.0), Some(Duration::from_millis(198)));
         assert_eq!(
-            percentile(&values[..1], 99),
+            percentile(&values[..1], 99.0),
             Some(Duration::from_millis(200))
         );
-        assert_eq!(percentile(&[], 50), None);
+        assert_eq!(percentile(&[], 50.0), None);
     }
 }

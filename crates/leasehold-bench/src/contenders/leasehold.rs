@@ -11,7 +11,7 @@ pub(crate) struct Leasehold {
 }
 
 impl Leasehold {
-    pub(super) async fn connect(urls: &[String]) -> Result<Self, String> {
+    pub(crate) async fn connect(urls: &[String]) -> Result<Self, String> {
         let client = Client::builder()
             .nodes(urls)
             .options(Options::default().ttl(TTL))
@@ -26,6 +26,10 @@ impl Leasehold {
 
 impl Lock for Leasehold {
     type Held = Lease;
+
+    fn token(lease: &Self::Held) -> Option<u64> {
+        Some(lease.token())
+    }
 
     async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
         let lease = self.client.mutex(name).lock().await;

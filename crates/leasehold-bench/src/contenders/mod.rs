@@ -6,7 +6,7 @@ mod rslock;
 
 use std::future::Future;
 
-use self::leasehold::Leasehold;
+pub(crate) use self::leasehold::Leasehold;
 pub(crate) use self::raw::Raw;
 use self::rslock::Rslock;
 use crate::peers::Peer;
@@ -16,6 +16,11 @@ use crate::peers::Peer;
 pub(crate) trait Lock: Clone + Send + Sync + 'static {
     /// What proves that the lock is held.
     type Held: Send;
+
+    /// The fencing token, of those that have one.
+    fn token(_: &Self::Held) -> Option<u64> {
+        None
+    }
 
     /// Takes the lock of this name.
     fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, String>> + Send;
@@ -105,11 +110,24 @@ impl Kind {
 }
 
 /// A connected client. Measurements match on it once per turn, not once per lock.
+#[derive(Clone)]
 pub(crate) enum Contender {
     Raw(Raw),
     Rslock(Rslock),
     Leasehold(Leasehold),
 }
+
+/// Does the same with whatever client it is, compiled for each.
+macro_rules! with_lock {
+    ($contender:expr, $lock:ident => $work:expr) => {
+        match $contender {
+            $crate::contenders::Contender::Raw($lock) => $work,
+            $crate::contenders::Contender::Rslock($lock) => $work,
+            $crate::contenders::Contender::Leasehold($lock) => $work,
+        }
+    };
+}
+pub(crate) use with_lock;
 
 /// A client of one server with `TCP_NODELAY`, as leasehold makes it too.
 fn client_with_nodelay(url: &str) -> Result<redis::Client, String> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comfy_table::Table;
 
-use super::text::{grouped, new_table, rate, short, spread};
+use super::text::{grouped, marked, new_table, rate, short, spread};
 use crate::contenders::Kind;
 use crate::scenarios::contention::ContentionResult;
 use crate::scenarios::throughput::ThroughputResult;
@@ -25,8 +25,7 @@ pub(super) fn table(result: &ContentionResult) -> Table {
     for column in &result.columns {
         let kind = column.kind;
         let figure = |figure: fn(&Tally) -> f64| result.figure(kind, figure);
-        let mark = column.trouble().map_or("", |_| ", CUT OFF");
-        let mut row = vec![format!("{}{mark}", kind.label())];
+        let mut row = vec![marked(column)];
         let ideal = kind == Kind::Ideal;
         let values = [
             figure(Tally::handovers_per_s).map(|value| spread(value, grouped)),

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::plots::PERCENTS;
 use crate::args::Plan;
 use crate::pin;
 use crate::scenarios::contention::ContentionResult;
 use crate::scenarios::faults::{FaultResult, FaultTurn, Latency};
+use crate::scenarios::sheet::Sheet;
 use crate::scenarios::throughput::ThroughputResult;
 use crate::scenarios::{Column, Results};
-use crate::stats::Spread;
+use crate::stats::{Spread, percentile};
 use crate::tally::Tally;
 use crate::targets::Verdict;
 
@@ -32,9 +34,11 @@ pub(crate) fn write_json(
         "fault_rounds": plan.fault_rounds,
         "contest_rounds": plan.contest_rounds,
         "contest_ms": ms(plan.contest),
+        "crowd_rounds": plan.crowd_rounds,
         "throughput": results.throughput.iter().map(throughput).collect::<Vec<_>>(),
         "faults": results.faults.iter().map(faults).collect::<Vec<_>>(),
         "contention": results.contention.iter().map(contention).collect::<Vec<_>>(),
+        "sheets": results.sheets.iter().map(sheet).collect::<Vec<_>>(),
         "missing_peers": results.missing.iter().map(missing).collect::<Vec<_>>(),
         "skipped": results.skipped.iter().map(skipped).collect::<Vec<_>>(),
         "verdicts": verdicts.iter().map(verdict).collect::<Vec<_>>(),
@@ -46,7 +50,9 @@ pub(crate) fn write_json(
 fn throughput(result: &ThroughputResult) -> Value {
     let columns = result.columns.iter().map(|column| {
         let summary = result.rate(column.kind).map(spread);
-        turns(column, "pairs_per_s", summary, |&rate| json!(rate))
+        let mut value = turns(column, "pairs_per_s", summary, |turn| json!(turn.per_s));
+        value["acquire_us"] = latencies(&result.latencies(column.kind));
+        value
     });
     json!({
         "id": result.spec.id,
@@ -54,6 +60,17 @@ fn throughput(result: &ThroughputResult) -> Value {
         "work": result.spec.work,
         "contenders": columns.collect::<Vec<_>>(),
     })
+}
+
+/// By percentage; `null` if they were not taken.
+fn latencies(latencies: &[Duration]) -> Value {
+    let points = PERCENTS.into_iter().map(|percent| {
+        let latency = percentile(latencies, percent)?;
+        Some((percent.to_string(), json!(ms(latency) * 1e3)))
+    });
+    points
+        .collect::<Option<_>>()
+        .map_or(Value::Null, Value::Object)
 }
 
 fn faults(result: &FaultResult) -> Value {
@@ -79,6 +96,26 @@ fn contention(result: &ContentionResult) -> Value {
         "row": result.spec.row,
         "work": result.spec.work,
         "contenders": columns.collect::<Vec<_>>(),
+    })
+}
+
+fn sheet(sheet: &Sheet) -> Value {
+    let lines = sheet.lines.iter().map(|line| {
+        let mut value = turns(&line.column, "turns", None, |figures| {
+            figures
+                .iter()
+                .map(|(name, figure)| ((*name).to_owned(), json!(figure)))
+                .collect()
+        });
+        value[sheet.variable] = json!(line.at);
+        value
+    });
+    json!({
+        "id": sheet.id,
+        "row": sheet.row,
+        "work": sheet.work,
+        "contenders": lines.collect::<Vec<_>>(),
+        "notes": sheet.notes,
     })
 }
 

@@ -1,12 +1,14 @@
 //! The results, for people and for programs.
 
+mod bars;
 mod contention;
 mod json;
-mod svg;
+mod plot;
+mod plots;
 mod text;
 
 pub(crate) use json::write_json;
-pub(crate) use svg::write_plots;
+pub(crate) use plots::write_plots;
 pub(crate) use text::text;
 
 use std::path::{Path, PathBuf};

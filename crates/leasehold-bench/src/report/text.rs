@@ -10,6 +10,8 @@ use crate::args::Plan;
 use crate::contenders::Kind;
 use crate::pin;
 use crate::scenarios::faults::{FaultResult, FaultTurn};
+use crate::scenarios::pairs::Pairs;
+use crate::scenarios::sheet::Sheet;
 use crate::scenarios::throughput::ThroughputResult;
 use crate::scenarios::{Column, Results};
 use crate::stats::Spread;
@@ -42,6 +44,10 @@ pub(crate) fn text(plan: &Plan, results: &Results, verdicts: &[Verdict]) -> Stri
             "Latency of an acquire, in ms: median (min–max) of the rounds",
             latencies(&results.faults),
         );
+    }
+    for sheet in &results.sheets {
+        let title = format!("{}: median (min–max) of the rounds", sheet.work);
+        section(&title, sheet_table(sheet));
     }
     if !verdicts.is_empty() {
         section("Targets: the median decides", targets(verdicts));
@@ -89,12 +95,18 @@ fn rates(results: &[ThroughputResult]) -> Table {
 }
 
 /// Pairs per second of one contender, and whether it was cut off in some round.
-pub(super) fn rate(result: &ThroughputResult, column: &Column<f64>) -> String {
+pub(super) fn rate(result: &ThroughputResult, column: &Column<Pairs>) -> String {
     let Some(rate) = result.rate(column.kind) else {
-        return "CUT OFF".into();
+        return column.mark().unwrap_or("–").into();
     };
-    let mark = column.trouble().map_or("", |_| " CUT OFF");
-    spread(rate, grouped) + mark
+    let mark = column.mark().map(|mark| format!(" {mark}"));
+    spread(rate, grouped) + &mark.unwrap_or_default()
+}
+
+/// A contender's name, and whether it was cut off in some round.
+pub(super) fn marked<T>(column: &Column<T>) -> String {
+    let mark = column.mark().map(|mark| format!(", {mark}"));
+    column.kind.label().to_owned() + &mark.unwrap_or_default()
 }
 
 /// A name, and the figure that goes by it.
@@ -113,13 +125,30 @@ fn latencies(results: &[FaultResult]) -> Table {
     let mut table = new_table(header.chain(FIGURES.map(|(name, _)| name)));
     for result in results {
         for column in &result.columns {
-            let mut row = vec![result.spec.work.to_owned(), column.kind.label().to_owned()];
+            let mut row = vec![result.spec.work.to_owned(), marked(column)];
             for (_, figure) in FIGURES {
                 let value = result.figure(column.kind, |turn| figure(turn).as_secs_f64() * 1e3);
-                row.push(value.map_or("CUT OFF".into(), |value| spread(value, short)));
+                row.push(value.map_or("–".into(), |value| spread(value, short)));
             }
             table.add_row(row);
         }
+    }
+    table
+}
+
+fn sheet_table(sheet: &Sheet) -> Table {
+    let turns = sheet.lines.iter().flat_map(|line| &line.column.turns);
+    let names = turns.flatten().next();
+    let names: Vec<_> = names.into_iter().flatten().map(|(name, _)| *name).collect();
+    let header = [sheet.variable, "contender"].into_iter();
+    let mut table = new_table(header.chain(names.iter().copied()));
+    for line in &sheet.lines {
+        let mut row = vec![exact(line.at as u64), marked(&line.column)];
+        row.extend(names.iter().map(|name| {
+            let value = sheet.figure(line.at, line.column.kind, name);
+            value.map_or("–".into(), |value| spread(value, concise))
+        }));
+        table.add_row(row);
     }
     table
 }
@@ -134,7 +163,7 @@ fn targets(verdicts: &[Verdict]) -> Table {
             verdict.figure.clone(),
             verdict
                 .value
-                .map_or("–".into(), |value| spread(value, short) + unit),
+                .map_or("–".into(), |value| spread(value, concise) + unit),
             verdict.target.clone(),
             verdict.outcome.label().to_owned(),
         ]);
@@ -145,25 +174,23 @@ fn targets(verdicts: &[Verdict]) -> Table {
 /// What the tables cannot say.
 fn notes(results: &Results) -> String {
     let mut notes = String::new();
-    let mut cut_off = |work: &str, kind: Kind, why: Option<&str>| {
-        if let Some(why) = why {
-            let _ = writeln!(notes, "- CUT OFF: {work}, {}: {why}", kind.label());
-        }
-    };
     for result in &results.throughput {
-        each_trouble(&result.columns, |kind, why| {
-            cut_off(result.spec.work, kind, why)
-        });
+        each_trouble(&mut notes, result.spec.work, &result.columns);
     }
     for result in &results.faults {
-        each_trouble(&result.columns, |kind, why| {
-            cut_off(result.spec.work, kind, why)
-        });
+        each_trouble(&mut notes, result.spec.work, &result.columns);
     }
     for result in &results.contention {
-        each_trouble(&result.columns, |kind, why| {
-            cut_off(result.spec.work, kind, why)
-        });
+        each_trouble(&mut notes, result.spec.work, &result.columns);
+    }
+    for sheet in &results.sheets {
+        for line in &sheet.lines {
+            let work = format!("{}, {} {}", sheet.work, line.at, sheet.variable);
+            each_trouble(&mut notes, &work, std::slice::from_ref(&line.column));
+        }
+        for note in &sheet.notes {
+            let _ = writeln!(notes, "- #{}: {note}", sheet.row);
+        }
     }
     for (peer, why) in &results.missing {
         let _ = writeln!(notes, "- SKIPPED: {peer}: {why}");
@@ -181,9 +208,11 @@ fn notes(results: &Results) -> String {
     notes
 }
 
-fn each_trouble<T>(columns: &[Column<T>], mut tell: impl FnMut(Kind, Option<&str>)) {
+fn each_trouble<T>(notes: &mut String, work: &str, columns: &[Column<T>]) {
     for column in columns {
-        tell(column.kind, column.trouble());
+        if let (Some(mark), Some(why)) = (column.mark(), column.trouble()) {
+            let _ = writeln!(notes, "- {mark}: {work}, {}: {why}", column.kind.label());
+        }
     }
 }
 
@@ -211,13 +240,30 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// Three digits, or whole hundreds, `12 300`: more would be noise.
+/// As the size of the value asks for.
+pub(super) fn concise(value: f64) -> String {
+    if value < 1000.0 {
+        short(value)
+    } else {
+        grouped(value)
+    }
+}
+
+/// Three digits or whole hundreds, `12 300`; of millions whole tenths: more would be noise.
 pub(super) fn grouped(value: f64) -> String {
-    let step = if value < 1000.0 { 1.0 } else { 100.0 };
-    let rounded = ((value / step).round() * step) as u64;
-    match (rounded / 1000, rounded % 1000) {
+    let step = match value {
+        ..1e3 => 1.0,
+        ..1e6 => 100.0,
+        _ => 1e5,
+    };
+    exact(((value / step).round() * step) as u64)
+}
+
+/// Every digit, `12 345`.
+pub(super) fn exact(number: u64) -> String {
+    match (number / 1000, number % 1000) {
         (0, rest) => rest.to_string(),
-        (thousands, rest) => format!("{thousands} {rest:03}"),
+        (thousands, rest) => format!("{} {rest:03}", exact(thousands)),
     }
 }
 
@@ -230,6 +276,7 @@ mod tests {
         assert_eq!(grouped(128_049.0), "128 000");
         assert_eq!(grouped(36_050.0), "36 100");
         assert_eq!(grouped(449.4), "449");
+        assert_eq!(grouped(1_270_300.0), "1 300 000");
         assert_eq!([0.8512, 12.34, 501.2].map(short), ["0.85", "12.3", "501"]);
     }
 }

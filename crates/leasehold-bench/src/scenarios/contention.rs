@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::contest::{Contest, contend, hold};
-use super::{Column, on_pinned_thread};
+use super::contest::{Clients, Contest, Start, contend, hold};
+use super::{Column, on_pinned_thread, one_thread_runtime};
 use crate::args::Plan;
 use crate::contenders::{Kind, Raw};
 use crate::peers::{self, Peer, Work};
@@ -14,7 +14,6 @@ use crate::tally::Tally;
 
 const PLACEMENT: Placement = Placement::OwnCores;
 const CONTENDERS: usize = 20;
-const HOLD: Duration = Duration::from_millis(1);
 
 /// One scenario.
 pub(crate) struct ContentionSpec {
@@ -22,6 +21,11 @@ pub(crate) struct ContentionSpec {
     pub(crate) row: u8,
     pub(crate) work: &'static str,
     pub(crate) nodes: usize,
+    clients: Clients,
+    hold: Duration,
+    kinds: &'static [Kind],
+    /// Whether peers that are programs of their own take part.
+    pub(crate) with_peers: bool,
 }
 
 /// All scenarios, in the order in which they are run.
@@ -31,14 +35,35 @@ pub(crate) const ALL: &[ContentionSpec] = &[
         row: 6,
         work: "one node, 20 contenders, 1 ms hold",
         nodes: 1,
+        clients: Clients::OneEach,
+        hold: HOLD,
+        kinds: &KINDS,
+        with_peers: true,
     },
     ContentionSpec {
         id: "7/contenders",
         row: 7,
         work: "five nodes, 20 contenders, 1 ms hold",
         nodes: 5,
+        clients: Clients::OneEach,
+        hold: HOLD,
+        kinds: &KINDS,
+        with_peers: true,
+    },
+    ContentionSpec {
+        id: "8/one-process",
+        row: 8,
+        work: "one node, 20 tasks of one process, no hold",
+        nodes: 1,
+        clients: Clients::OneForAll,
+        hold: Duration::ZERO,
+        kinds: KINDS.split_at(1).1,
+        with_peers: false,
     },
 ];
+
+/// Long beside a round trip, as real work is.
+const HOLD: Duration = Duration::from_millis(1);
 
 /// Those of this process. The raw client cannot wait.
 const KINDS: [Kind; 5] = [
@@ -73,11 +98,19 @@ impl ContentionResult {
         }))
     }
 
+    /// Whether rslock took part, and at which of its settings it handed over most often.
+    pub(crate) fn best_rslock(&self) -> Option<Kind> {
+        self.most_handovers(|kind| matches!(kind, Kind::Rslock | Kind::Rslock2Ms | Kind::Rslock5Ms))
+    }
+
     /// Who of the others had the most hand-overs.
     pub(crate) fn best_peer(&self) -> Option<Kind> {
+        self.most_handovers(|kind| !matches!(kind, Kind::Ideal | Kind::Leasehold))
+    }
+
+    fn most_handovers(&self, among: impl Fn(&Kind) -> bool) -> Option<Kind> {
         let kinds = self.columns.iter().map(|column| column.kind);
-        let peers = kinds.filter(|kind| !matches!(kind, Kind::Ideal | Kind::Leasehold));
-        let rates = peers.filter_map(|kind| {
+        let rates = kinds.filter(among).filter_map(|kind| {
             let rate = self.figure(kind, Tally::handovers_per_s)?;
             Some((kind, rate.median))
         });
@@ -104,8 +137,9 @@ pub(crate) fn run(
     }
     servers.place(PLACEMENT)?;
     let urls = servers.urls();
-    let able = peers.iter().filter(|peer| peer.takes(spec.nodes));
-    let kinds = KINDS.into_iter().chain(able.map(|peer| Kind::Peer(peer)));
+    let able = |peer: &&&Peer| spec.with_peers && peer.takes(spec.nodes);
+    let peers = peers.iter().filter(able).map(|peer| Kind::Peer(peer));
+    let kinds = spec.kinds.iter().copied().chain(peers);
     let mut columns: Vec<Column<Tally>> = kinds.map(Column::new).collect();
     for round in 0..plan.contest_rounds {
         for offset in 0..columns.len() {
@@ -117,7 +151,7 @@ pub(crate) fn run(
             }
             let turn = match column.trouble() {
                 Some(why) => Err(why.to_owned()),
-                None => on_pinned_thread(PLACEMENT, || turn(column.kind, &urls, round, plan)),
+                None => on_pinned_thread(PLACEMENT, || turn(spec, column.kind, &urls, round, plan)),
             };
             column.take(turn);
             eprint!(".");
@@ -128,24 +162,29 @@ pub(crate) fn run(
 
 /// One contender's turn, on a runtime of its own. What is still under way at the end of
 /// it ends with the runtime, and does not disturb the next.
-fn turn(kind: Kind, urls: &[String], round: usize, plan: &Plan) -> Result<Tally, String> {
+fn turn(
+    spec: &ContentionSpec,
+    kind: Kind,
+    urls: &[String],
+    round: usize,
+    plan: &Plan,
+) -> Result<Tally, String> {
     if let Kind::Peer(peer) = kind {
         let work = Work::Contend {
             tasks: CONTENDERS,
-            hold: HOLD,
+            hold: spec.hold,
         };
         return peers::turn(peer, urls, work, plan.contest);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
+    let runtime = one_thread_runtime()?;
     let contest = Contest {
         // A new name for each turn: an acquire that the end of a turn cuts off may leave
         // a lock behind.
-        name: format!("{}/{round:04}", kind.prefix()),
+        name: format!("{}/{}/{round:04}", spec.row, kind.prefix()),
         contenders: CONTENDERS,
-        hold: HOLD,
+        clients: spec.clients,
+        start: Start::AtOnce,
+        hold: spec.hold,
         length: plan.contest,
     };
     let tally = runtime.block_on(async {

@@ -1,78 +1,128 @@
-//! A turn of contenders for one name: who held it, and how long the others waited.
+//! A turn of contenders for one name.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::oneshot;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
-use crate::contenders::{Contender, Kind, Lock};
+use super::ledger::Ledger;
+use crate::contenders::{Contender, Kind, Lock, with_lock};
 use crate::tally::Tally;
 
 /// A release that takes longer is said to hang.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
-/// So long may connecting and the first lock of all contenders take.
+/// So long may connecting and the first lock of all contenders take, and for each so much
+/// more.
 const SETUP_LIMIT: Duration = Duration::from_secs(10);
+const SETUP_LIMIT_EACH: Duration = Duration::from_millis(4);
+/// So many connect at once: fewer than a server keeps waiting at its door.
+const CONNECTING: usize = 64;
+/// So many line up at once, and so long later the next. A crowd that comes in one moment
+/// would make the server look silent.
+const LINING_UP: usize = 100;
+const NEXT_IN_LINE: Duration = Duration::from_millis(10);
+/// So long after the last has asked, everybody stands in line.
+const IN_LINE: Duration = Duration::from_millis(500);
 
 /// What is contended for, and for how long.
 pub(super) struct Contest {
     pub(super) name: String,
     pub(super) contenders: usize,
+    pub(super) clients: Clients,
+    pub(super) start: Start,
+    /// Zero: a lock is given back as soon as it is there.
     pub(super) hold: Duration,
     pub(super) length: Duration,
 }
 
-/// What the contenders of a turn write down together.
-#[derive(Default)]
-struct Ledger {
-    last: Option<usize>,
-    inside: bool,
-    handovers: u64,
-    held: Vec<Duration>,
-    waits: Vec<Duration>,
+/// Who has connections of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clients {
+    /// Every contender, as if it were a process.
+    OneEach,
+    /// Nobody: they are tasks of one process.
+    OneForAll,
 }
 
-/// Has contenders of this kind, each with connections of its own, take turns at one name.
+/// How a turn begins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    /// All ask at once.
+    AtOnce,
+    /// One more takes the lock, all others line up, and then it is given back.
+    LinedUp,
+}
+
+type Book = Arc<Mutex<Ledger>>;
+
+fn write(book: &Book) -> MutexGuard<'_, Ledger> {
+    book.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has contenders of this kind take turns at one name. Who waits at the end is not waited
+/// for.
 pub(super) async fn contend(
     kind: Kind,
     urls: &[String],
     contest: Contest,
 ) -> Result<Tally, String> {
-    let set_up = timeout(SETUP_LIMIT, connect(kind, urls, &contest)).await;
-    let contenders = set_up.map_err(|_| format!("hangs: not ready in {SETUP_LIMIT:?}"))??;
-    let start = Instant::now();
-    let end = start + contest.length;
-    let (contest, ledger) = (Arc::new(contest), Arc::new(Mutex::default()));
+    let limit = SETUP_LIMIT + SETUP_LIMIT_EACH * u32::try_from(contest.contenders).unwrap_or(0);
+    let set_up = timeout(limit, connect(kind, urls, &contest)).await;
+    let mut contenders = set_up.map_err(|_| format!("hangs: not ready in {limit:?}"))??;
+    let (contest, book) = (Arc::new(contest), Book::default());
     let mut running = JoinSet::new();
+    let first = match contest.start {
+        Start::AtOnce => None,
+        Start::LinedUp => contenders.pop(),
+    };
+    let gate = match first {
+        Some(first) => Some(with_lock!(first, lock => shut(lock, &contest, &mut running).await?)),
+        None => None,
+    };
+    if gate.is_none() {
+        write(&book).begin(Instant::now());
+    }
     for (who, contender) in contenders.into_iter().enumerate() {
-        let (contest, ledger) = (contest.clone(), ledger.clone());
-        match contender {
-            Contender::Raw(lock) => running.spawn(take_part(lock, who, end, contest, ledger)),
-            Contender::Rslock(lock) => running.spawn(take_part(lock, who, end, contest, ledger)),
-            Contender::Leasehold(lock) => running.spawn(take_part(lock, who, end, contest, ledger)),
-        };
+        let (contest, book) = (contest.clone(), book.clone());
+        with_lock!(contender, lock => running.spawn(take_part(lock, who, contest, book)));
+        if gate.is_some() && (who + 1) % LINING_UP == 0 {
+            tokio::time::sleep(NEXT_IN_LINE).await;
+        }
     }
-    while let Some(task) = running.join_next().await {
-        task.map_err(|error| error.to_string())??;
+    if let Some(gate) = gate {
+        tokio::time::sleep(IN_LINE).await;
+        write(&book).begin(Instant::now());
+        let _ = gate.send(());
     }
-    let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(ledger.tally(contest.length))
+    let all = async {
+        while let Some(task) = running.join_next().await {
+            task.map_err(|error| error.to_string())??;
+        }
+        Ok::<_, String>(())
+    };
+    if let Ok(ended) = timeout(contest.length, all).await {
+        ended?;
+    }
+    Ok(write(&book).tally(Instant::now()))
 }
 
-/// Connects, and takes a lock that nobody contends for: some connect only then.
+/// Connects all, and has each take a lock that nobody contends for: some connect only then.
 async fn connect(kind: Kind, urls: &[String], contest: &Contest) -> Result<Vec<Contender>, String> {
-    let mut contenders = Vec::new();
-    for who in 0..contest.contenders {
-        let name = format!("{}/{who:02}", contest.name);
+    let ready = |who: usize| async move {
+        let name = format!("{}/{who:05}", contest.name);
         let contender = kind.connect(urls).await?;
-        match &contender {
-            Contender::Raw(lock) => pair(lock, &name).await?,
-            Contender::Rslock(lock) => pair(lock, &name).await?,
-            Contender::Leasehold(lock) => pair(lock, &name).await?,
-        }
-        contenders.push(contender);
+        with_lock!(&contender, lock => pair(lock, &name).await?);
+        Ok::<_, String>(contender)
+    };
+    let count = contest.contenders + usize::from(contest.start == Start::LinedUp);
+    if contest.clients == Clients::OneForAll {
+        return Ok(vec![ready(0).await?; count]);
     }
-    Ok(contenders)
+    let all = stream::iter(0..count).map(ready);
+    all.buffer_unordered(CONNECTING).try_collect().await
 }
 
 async fn pair<L: Lock>(lock: &L, name: &str) -> Result<(), String> {
@@ -80,26 +130,38 @@ async fn pair<L: Lock>(lock: &L, name: &str) -> Result<(), String> {
     lock.release(name, held).await
 }
 
+/// Takes the lock. It is given back when the sender that is returned is used.
+async fn shut<L: Lock>(
+    lock: L,
+    contest: &Arc<Contest>,
+    running: &mut JoinSet<Result<(), String>>,
+) -> Result<oneshot::Sender<()>, String> {
+    let held = lock.acquire(&contest.name).await?;
+    let (open, opened) = oneshot::channel();
+    let contest = contest.clone();
+    running.spawn(async move {
+        let _ = opened.await;
+        lock.release(&contest.name, held).await
+    });
+    Ok(open)
+}
+
 async fn take_part<L: Lock>(
     lock: L,
     who: usize,
-    end: Instant,
     contest: Arc<Contest>,
-    ledger: Arc<Mutex<Ledger>>,
+    book: Book,
 ) -> Result<(), String> {
-    let ledger = || ledger.lock().unwrap_or_else(PoisonError::into_inner);
     let name = &contest.name;
-    while Instant::now() < end {
-        let asked = Instant::now();
-        let Ok(held) = timeout_at(end, lock.acquire(name)).await else {
-            ledger().waits.push(asked.elapsed());
-            break;
-        };
-        let held = held?;
-        ledger().enter(who, asked.elapsed())?;
+    while !write(&book).is_over(contest.length) {
+        write(&book).ask(who, Instant::now());
+        let held = lock.acquire(name).await?;
         let entered = Instant::now();
-        hold(contest.hold).await?;
-        ledger().leave(entered.elapsed());
+        write(&book).enter(who, L::token(&held), entered)?;
+        if !contest.hold.is_zero() {
+            hold(contest.hold).await?;
+        }
+        write(&book).leave(entered.elapsed());
         let released = timeout(RELEASE_LIMIT, lock.release(name, held)).await;
         released.map_err(|_| format!("hangs: no release within {RELEASE_LIMIT:?}"))??;
     }
@@ -111,65 +173,4 @@ async fn take_part<L: Lock>(
 pub(super) async fn hold(time: Duration) -> Result<(), String> {
     let slept = spawn_blocking(move || std::thread::sleep(time)).await;
     slept.map_err(|error| error.to_string())
-}
-
-impl Ledger {
-    fn enter(&mut self, who: usize, waited: Duration) -> Result<(), String> {
-        if std::mem::replace(&mut self.inside, true) {
-            return Err("two held the lock at once".into());
-        }
-        if self.last.replace(who).is_some_and(|last| last != who) {
-            self.handovers += 1;
-        }
-        self.waits.push(waited);
-        Ok(())
-    }
-
-    fn leave(&mut self, held: Duration) {
-        self.inside = false;
-        self.held.push(held);
-    }
-
-    fn tally(&self, length: Duration) -> Tally {
-        Tally {
-            length,
-            pairs: self.held.len() as u64,
-            handovers: self.handovers,
-            mean_wait: mean(&self.waits),
-            longest_wait: self.waits.iter().max().copied().unwrap_or_default(),
-            held: mean(&self.held),
-            errors: 0,
-        }
-    }
-}
-
-fn mean(times: &[Duration]) -> Duration {
-    let count = u32::try_from(times.len()).unwrap_or(u32::MAX).max(1);
-    times.iter().sum::<Duration>() / count
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_another_contender_is_a_hand_over() {
-        let mut ledger = Ledger::default();
-        let ms = Duration::from_millis;
-        for (who, waited) in [(3, 1), (3, 2), (4, 9), (3, 4)] {
-            ledger.enter(who, ms(waited)).unwrap();
-            ledger.leave(ms(1));
-        }
-        let tally = ledger.tally(ms(500));
-        assert_eq!((tally.pairs, tally.handovers), (4, 2));
-        assert_eq!((tally.mean_wait, tally.longest_wait), (ms(4), ms(9)));
-        assert_eq!(tally.handovers_per_s(), 4.0);
-    }
-
-    #[test]
-    fn two_at_once_are_found_out() {
-        let mut ledger = Ledger::default();
-        ledger.enter(0, Duration::ZERO).unwrap();
-        assert!(ledger.enter(1, Duration::ZERO).is_err());
-    }
 }

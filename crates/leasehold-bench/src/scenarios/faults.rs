@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Column, Results, on_pinned_thread};
+use super::{Column, Results, on_pinned_thread, one_thread_runtime};
 use crate::args::Plan;
-use crate::contenders::{Contender, Kind, Lock};
+use crate::contenders::{Kind, Lock, with_lock};
 use crate::pin::Placement;
 use crate::servers::{Harm, Servers};
 use crate::stats::{Spread, percentile};
@@ -163,17 +163,11 @@ fn turn_on(
     // leave a lock there.
     let name = format!("{}/{round:04}", kind.prefix());
     let turn = on_pinned_thread(PLACEMENT, || {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| error.to_string())?;
+        let runtime = one_thread_runtime()?;
         let mut inflict = || servers.harm(HARMED, harm);
         let turn = runtime.block_on(async {
-            match kind.connect(&urls).await? {
-                Contender::Raw(lock) => suffer(&lock, &name, &mut inflict, plan).await,
-                Contender::Rslock(lock) => suffer(&lock, &name, &mut inflict, plan).await,
-                Contender::Leasehold(lock) => suffer(&lock, &name, &mut inflict, plan).await,
-            }
+            let contender = kind.connect(&urls).await?;
+            with_lock!(&contender, lock => suffer(lock, &name, &mut inflict, plan).await)
         });
         runtime.shutdown_background();
         turn
@@ -211,8 +205,8 @@ async fn suffer<L: Lock>(
 fn summary(latencies: &[Duration]) -> Result<Latency, String> {
     let of = |percent| percentile(latencies, percent).ok_or("no lock was taken");
     Ok(Latency {
-        median: of(50)?,
-        p99: of(99)?,
+        median: of(50.0)?,
+        p99: of(99.0)?,
         locks: latencies.len(),
     })
 }

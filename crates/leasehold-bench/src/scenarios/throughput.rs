@@ -1,22 +1,17 @@
 //! Pairs of acquire and release per second, by tasks that do not contend.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::JoinSet;
 
+use super::pairs::{Pairs, pairs};
 use super::{Column, on_pinned_thread};
 use crate::args::Plan;
-use crate::contenders::{Contender, Kind, Lock};
+use crate::contenders::Kind;
 use crate::peers::{self, Peer, Work};
 use crate::pin::{self, Placement};
 use crate::servers::Servers;
 use crate::stats::Spread;
-
-/// How much longer than its turn a contender may take before it is said to hang: longer
-/// than a lock that was lost somewhere lasts.
-const GRACE: Duration = Duration::from_secs(15);
-const WARM_UP: Duration = Duration::from_millis(300);
 
 /// One scenario.
 pub(crate) struct ThroughputSpec {
@@ -130,19 +125,26 @@ pub(crate) const ALL: &[ThroughputSpec] = {
     ]
 };
 
-/// What a scenario found: pairs per second.
+/// What a scenario found.
 pub(crate) struct ThroughputResult {
     pub(crate) spec: &'static ThroughputSpec,
-    pub(crate) columns: Vec<Column<f64>>,
+    pub(crate) columns: Vec<Column<Pairs>>,
 }
 
 impl ThroughputResult {
     pub(crate) fn rate(&self, kind: Kind) -> Option<Spread> {
-        Spread::of(
-            self.turns(kind)?
-                .iter()
-                .filter_map(|turn| turn.clone().ok()),
-        )
+        let turns = self.turns(kind)?.iter().flatten();
+        Spread::of(turns.map(|turn| turn.per_s))
+    }
+
+    /// How long acquires took, of all rounds together, the shortest first. Empty if there was
+    /// more than one task.
+    pub(crate) fn latencies(&self, kind: Kind) -> Vec<Duration> {
+        let turns = self.turns(kind).unwrap_or_default().iter().flatten();
+        let latencies = turns.flat_map(|turn| turn.latencies.iter().copied());
+        let mut latencies: Vec<_> = latencies.collect();
+        latencies.sort_unstable();
+        latencies
     }
 
     /// How many times as fast as `other` this contender was, round by round: what
@@ -150,12 +152,12 @@ impl ThroughputResult {
     pub(crate) fn ratio(&self, kind: Kind, other: Kind) -> Option<Spread> {
         let turns = self.turns(kind)?.iter().zip(self.turns(other)?);
         Spread::of(turns.filter_map(|(ours, theirs)| match (ours, theirs) {
-            (Ok(ours), Ok(theirs)) => Some(ours / theirs),
+            (Ok(ours), Ok(theirs)) => Some(ours.per_s / theirs.per_s),
             _ => None,
         }))
     }
 
-    fn turns(&self, kind: Kind) -> Option<&[Result<f64, String>]> {
+    fn turns(&self, kind: Kind) -> Option<&[Result<Pairs, String>]> {
         let column = self.columns.iter().find(|column| column.kind == kind)?;
         Some(&column.turns)
     }
@@ -203,20 +205,22 @@ async fn rounds(
     plan: &Plan,
     urls: &[String],
     peers: &[&'static Peer],
-) -> Result<Vec<Column<f64>>, String> {
+) -> Result<Vec<Column<Pairs>>, String> {
     let mut columns = Vec::new();
     let mut contenders = Vec::new();
     for kind in Kind::UNCONTENDED {
         let contender = kind.connect(urls).await;
         let contender = contender.map_err(|why| format!("{}: {why}", kind.label()))?;
-        let warm = turn(&contender, kind, spec.tasks, WARM_UP).await;
+        let warm = pairs(&contender, kind, spec.tasks, plan.warm_up).await;
         contenders.push((Some(contender), warm.err()));
         columns.push(Column::new(kind));
     }
-    // Peers' programs warm up by themselves. Retries play no part here. In a quick run they
-    // take part where there is a target for them.
-    let wanted = spec.with_peers && (!plan.quick || spec.row == 4);
-    let able = |peer: &&&Peer| wanted && peer.is_at_its_best() && peer.takes(spec.nodes);
+    // Peers' programs warm up by themselves. Retries play no part here. In a quick run only
+    // those take part that there is a target for.
+    let wanted = |peer: &Peer| !plan.quick || (spec.row == 4 && peer.is_npm());
+    let able = |peer: &&&Peer| {
+        spec.with_peers && wanted(peer) && peer.is_at_its_best() && peer.takes(spec.nodes)
+    };
     for peer in peers.iter().filter(able) {
         contenders.push((None, None));
         columns.push(Column::new(Kind::Peer(peer)));
@@ -230,7 +234,7 @@ async fn rounds(
             let failed = cold.as_deref().or(column.trouble());
             let outcome = match (failed, contender, column.kind) {
                 (Some(why), ..) => Err(why.to_owned()),
-                (_, Some(contender), kind) => turn(contender, kind, spec.tasks, plan.turn).await,
+                (_, Some(contender), kind) => pairs(contender, kind, spec.tasks, plan.turn).await,
                 (_, None, Kind::Peer(peer)) => peer_turn(peer, urls, spec.tasks, plan.turn),
                 (_, None, kind) => Err(format!("{} is not connected", kind.label())),
             };
@@ -242,58 +246,16 @@ async fn rounds(
 }
 
 /// Blocks the thread, which has nothing else to do meanwhile: the other contenders rest.
-fn peer_turn(peer: &Peer, urls: &[String], tasks: usize, length: Duration) -> Result<f64, String> {
+fn peer_turn(
+    peer: &Peer,
+    urls: &[String],
+    tasks: usize,
+    length: Duration,
+) -> Result<Pairs, String> {
     let tally = peers::turn(peer, urls, Work::Pairs { tasks }, length)?;
-    Ok(tally.pairs_per_s())
-}
-
-async fn turn(
-    contender: &Contender,
-    kind: Kind,
-    tasks: usize,
-    length: Duration,
-) -> Result<f64, String> {
-    match contender {
-        Contender::Raw(lock) => pairs(lock, kind, tasks, length).await,
-        Contender::Rslock(lock) => pairs(lock, kind, tasks, length).await,
-        Contender::Leasehold(lock) => pairs(lock, kind, tasks, length).await,
-    }
-}
-
-/// Has each task take and give back its own lock, again and again. Pairs per second.
-async fn pairs<L: Lock>(
-    lock: &L,
-    kind: Kind,
-    tasks: usize,
-    length: Duration,
-) -> Result<f64, String> {
-    let start = Instant::now();
-    let mut running = JoinSet::new();
-    for task in 0..tasks {
-        let lock = lock.clone();
-        let name = format!("{}/{task:04}", kind.prefix());
-        running.spawn(async move {
-            let mut pairs = 0_u64;
-            while start.elapsed() < length {
-                let held = lock.acquire(&name).await?;
-                lock.release(&name, held).await?;
-                pairs += 1;
-            }
-            Ok::<_, String>(pairs)
-        });
-    }
-    let all = async {
-        let mut pairs = 0;
-        while let Some(task) = running.join_next().await {
-            pairs += task.map_err(|error| error.to_string())??;
-        }
-        Ok::<_, String>(pairs)
-    };
-    match tokio::time::timeout(length + GRACE, all).await {
-        Err(_) => Err(format!(
-            "hangs: a turn of {length:?} took over {:?}",
-            length + GRACE
-        )),
-        Ok(pairs) => Ok(pairs? as f64 / start.elapsed().as_secs_f64()),
-    }
+    Ok(Pairs {
+        count: tally.pairs,
+        per_s: tally.pairs_per_s(),
+        latencies: Vec::new(),
+    })
 }

@@ -1,4 +1,4 @@
-//! The targets of rows 6 and 7.
+//! The targets of rows 6, 7 and 8.
 
 use super::{Bound, Verdict, is_sound};
 use crate::contenders::Kind;
@@ -15,13 +15,13 @@ fn targets(row: u8) -> Option<(Bound, Bound)> {
     }
 }
 
+/// For tasks of one process, against rslock.
+const ONE_PROCESS: Bound = Bound::AtLeast(20.0);
+
 /// For both rows: nobody waits much longer than the others.
 const LONGEST_TO_MEAN: Bound = Bound::AtMost(2.0);
 
 pub(super) fn judge(result: &ContentionResult) -> Vec<Verdict> {
-    let Some((ideal, peer)) = targets(result.spec.row) else {
-        return Vec::new();
-    };
     let sound = is_sound(&result.columns);
     let judged = |figure: String, bound: Bound, value: Option<Spread>| Verdict {
         row: result.spec.row,
@@ -31,6 +31,16 @@ pub(super) fn judge(result: &ContentionResult) -> Vec<Verdict> {
         value,
         target: bound.text(" ×"),
         outcome: bound.judge(value, sound),
+    };
+    let Some((ideal, peer)) = targets(result.spec.row) else {
+        // At its default, and at its best.
+        let best = result.best_rslock().filter(|best| *best != Kind::Rslock);
+        let others = [Some(Kind::Rslock), best].into_iter().flatten();
+        let verdicts = others.map(|other| {
+            let figure = format!("hand-overs, leasehold / {}", other.label());
+            judged(figure, ONE_PROCESS, result.ratio(Kind::Leasehold, other))
+        });
+        return verdicts.collect();
     };
     let longest = result.figure(Kind::Leasehold, |turn| {
         turn.longest_wait.as_secs_f64() / turn.mean_wait.as_secs_f64()

@@ -1,6 +1,7 @@
 //! The targets, and how the results compare with them.
 
 mod contention;
+mod sheets;
 
 use std::time::Duration;
 
@@ -112,7 +113,11 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
     let throughput = results.throughput.iter().flat_map(judge_throughput);
     let faults = results.faults.iter().flat_map(judge_faults);
     let contention = results.contention.iter().flat_map(contention::judge);
-    throughput.chain(faults).chain(contention).collect()
+    let sheets = results.sheets.iter().flat_map(sheets::judge);
+    let all = throughput.chain(faults).chain(contention).chain(sheets);
+    let mut all: Vec<_> = all.collect();
+    all.sort_by_key(|verdict| verdict.row);
+    all
 }
 
 fn judge_throughput(result: &ThroughputResult) -> Vec<Verdict> {

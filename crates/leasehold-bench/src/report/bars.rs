@@ -1,11 +1,10 @@
 //! Bar charts, one file for each figure of each scenario with contention.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 
+use super::plot::{colour, escaped};
 use super::text::short;
 use crate::contenders::Kind;
-use crate::scenarios::Results;
 use crate::scenarios::contention::ContentionResult;
 use crate::stats::Spread;
 use crate::tally::Tally;
@@ -22,30 +21,28 @@ struct Bar {
     value: Option<Spread>,
 }
 
-/// Writes all charts into the directory of the JSON file.
-pub(crate) fn write_plots(results: &Results) -> std::io::Result<Vec<PathBuf>> {
-    let mut written = Vec::new();
-    for result in &results.contention {
-        let work = result.spec.work;
-        let handovers = bars(result, Tally::handovers_per_s);
-        let mut waits = bars(result, |turn| turn.longest_wait.as_secs_f64() * 1e3);
-        // The ideal one has nobody to wait for.
-        waits.retain(|bar| bar.kind != Kind::Ideal);
-        let charts = [
-            (
-                "handovers",
-                "hand-overs per second, more is better",
-                handovers,
-            ),
-            ("longest-wait", "longest wait in ms, less is better", waits),
-        ];
-        for (figure, title, bars) in charts {
-            let path = super::out_dir()?.join(format!("{figure}-{}-nodes.svg", result.spec.nodes));
-            std::fs::write(&path, chart(&format!("{work}: {title}"), &bars))?;
-            written.push(path);
-        }
-    }
-    Ok(written)
+/// All charts, each with its name.
+pub(super) fn all(results: &[ContentionResult]) -> Vec<(String, String)> {
+    results.iter().flat_map(of_scenario).collect()
+}
+
+fn of_scenario(result: &ContentionResult) -> [(String, String); 2] {
+    let handovers = bars(result, Tally::handovers_per_s);
+    let mut waits = bars(result, |turn| turn.longest_wait.as_secs_f64() * 1e3);
+    // The ideal one has nobody to wait for.
+    waits.retain(|bar| bar.kind != Kind::Ideal);
+    let named = |figure: &str, title: &str, bars: &[Bar]| {
+        let name = format!("{figure}-row-{}", result.spec.row);
+        (name, chart(&format!("{}: {title}", result.spec.work), bars))
+    };
+    [
+        named(
+            "handovers",
+            "hand-overs per second, more is better",
+            &handovers,
+        ),
+        named("longest-wait", "longest wait in ms, less is better", &waits),
+    ]
 }
 
 fn bars(result: &ContentionResult, figure: fn(&Tally) -> f64) -> Vec<Bar> {
@@ -91,11 +88,7 @@ fn line(out: &mut String, bar: &Bar, top: f64, scale: f64) {
         let _ = writeln!(out, "<text x=\"{LABEL_WIDTH}\" y=\"{text}\">cut off</text>");
         return;
     };
-    let colour = match bar.kind {
-        Kind::Leasehold => "#c2410c",
-        Kind::Ideal => "#d4d4d4",
-        _ => "#64748b",
-    };
+    let colour = colour(bar.kind);
     let at = |value: f64| LABEL_WIDTH + value * scale;
     let _ = writeln!(
         out,
@@ -108,11 +101,6 @@ fn line(out: &mut String, bar: &Bar, top: f64, scale: f64) {
         at(max) + 6.0,
         short(median),
     );
-}
-
-fn escaped(text: &str) -> String {
-    let text = text.replace('&', "&amp;");
-    text.replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]
