@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) contest: Duration,
     /// Rounds of the scenarios that are set up anew for each turn.
     pub(crate) crowd_rounds: usize,
+    /// Rounds of the one with held leases, which takes longest to set up.
+    pub(crate) held_rounds: usize,
     /// For how many periods of renewal held leases are watched.
     pub(crate) renewals: u32,
     /// How long those are watched who wait.
@@ -58,6 +60,7 @@ const FULL: Plan = Plan {
     contest_rounds: 3,
     contest: ms(4000),
     crowd_rounds: 3,
+    held_rounds: 3,
     renewals: 3,
     watch: ms(5000),
     peers: true,
@@ -74,6 +77,7 @@ const QUICK: Plan = Plan {
     contest_rounds: 2,
     contest: ms(600),
     crowd_rounds: 2,
+    held_rounds: 1,
     renewals: 1,
     watch: ms(1000),
     peers: true,
@@ -96,6 +100,7 @@ impl Plan {
         self.fault_rounds = rounds;
         self.contest_rounds = rounds;
         self.crowd_rounds = rounds;
+        self.held_rounds = rounds;
         self
     }
 }

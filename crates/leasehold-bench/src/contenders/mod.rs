@@ -75,11 +75,6 @@ impl Kind {
         }
     }
 
-    /// Whether a turn takes seconds before it begins: a quick run has one such turn at most.
-    pub(crate) fn starts_slowly(self) -> bool {
-        matches!(self, Self::Peer(peer) if peer.starts_slowly())
-    }
-
     /// What the names of this contender's locks start with. All have the same length, so
     /// that none sends longer requests; and no contender can run into a lock of another.
     pub(crate) fn prefix(self) -> char {

@@ -87,11 +87,6 @@ impl Peer {
         self.settings == Settings::Best
     }
 
-    /// Whether it takes seconds to start and to be compiled.
-    pub(crate) fn starts_slowly(&self) -> bool {
-        self.toolchain == Toolchain::Jvm
-    }
-
     /// Whether it is one of npm's.
     pub(crate) fn is_npm(&self) -> bool {
         self.toolchain == Toolchain::Node

@@ -35,6 +35,7 @@ pub(crate) fn write_json(
         "contest_rounds": plan.contest_rounds,
         "contest_ms": ms(plan.contest),
         "crowd_rounds": plan.crowd_rounds,
+        "held_rounds": plan.held_rounds,
         "throughput": results.throughput.iter().map(throughput).collect::<Vec<_>>(),
         "faults": results.faults.iter().map(faults).collect::<Vec<_>>(),
         "contention": results.contention.iter().map(contention).collect::<Vec<_>>(),

@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use super::text::concise;
+use super::text::{exact, short};
 use crate::contenders::Kind;
 use crate::stats::Spread;
 
 const PANEL_WIDTH: f64 = 430.0;
 const HEIGHT: f64 = 330.0;
 const LEFT: f64 = 66.0;
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 26.0;
 const TOP: f64 = 62.0;
 const BOTTOM: f64 = 52.0;
 
@@ -44,7 +44,7 @@ impl Axis {
         let (from, to) = (least.floor(), most.ceil().max(least.floor() + 1.0));
         let ticks = (from as i32..=to as i32).map(|power| {
             let value = 10_f64.powi(power);
-            (value, concise(value))
+            (value, tick(value))
         });
         Self {
             label,
@@ -67,7 +67,7 @@ impl Axis {
             .unwrap_or(rough);
         let count = (most / step).ceil() as usize;
         let ticks = (0..=count).map(|index| step * index as f64);
-        let ticks = ticks.map(|value| (value, concise(value)));
+        let ticks = ticks.map(|value| (value, tick(value)));
         Self::with_ticks(label, ticks.collect())
     }
 
@@ -91,6 +91,13 @@ impl Axis {
         };
         let (from, to) = (scaled(self.from), scaled(self.to));
         ((scaled(value) - from) / (to - from)).clamp(0.0, 1.0)
+    }
+}
+
+fn tick(value: f64) -> String {
+    match value.fract() {
+        0.0 => exact(value as u64),
+        _ => short(value),
     }
 }
 
@@ -137,8 +144,20 @@ impl Panel {
             escaped(&self.title)
         );
         self.draw_axes(out);
+        for series in &self.series {
+            self.draw_series(out, series);
+        }
+        // Above the lines, with a margin that keeps it readable.
         for (index, series) in self.series.iter().enumerate() {
-            self.draw_series(out, series, index);
+            let _ = writeln!(
+                out,
+                "<text x=\"{}\" y=\"{}\" fill=\"{}\" stroke=\"white\" stroke-width=\"4\" \
+                 paint-order=\"stroke\">{}</text>",
+                LEFT + 8.0,
+                TOP + 14.0 + 15.0 * index as f64,
+                colour(series.kind),
+                escaped(series.kind.label()),
+            );
         }
     }
 
@@ -176,7 +195,7 @@ impl Panel {
     }
 
     /// The line goes through the middles; thin strokes show the spreads.
-    fn draw_series(&self, out: &mut String, series: &Series, index: usize) {
+    fn draw_series(&self, out: &mut String, series: &Series) {
         let colour = colour(series.kind);
         let mut line = String::new();
         for &(x, Spread { median, min, max }) in &series.points {
@@ -188,14 +207,10 @@ impl Panel {
                 "<line x1=\"{x_at:.1}\" x2=\"{x_at:.1}\" y1=\"{low:.1}\" y2=\"{high:.1}\" stroke=\"{colour}\"/>"
             );
         }
-        let legend = TOP + 14.0 + 15.0 * index as f64;
         let _ = writeln!(
             out,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n\
-             <text x=\"{}\" y=\"{legend}\" fill=\"{colour}\">{}</text>",
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
             line.trim_end(),
-            LEFT + 8.0,
-            escaped(series.kind.label()),
         );
     }
 }

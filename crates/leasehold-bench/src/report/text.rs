@@ -20,6 +20,11 @@ use crate::targets::{UNMEASURED, Verdict};
 /// Above this share of the machine's time in other programs, a warning is given.
 const QUIET: f64 = 0.05;
 
+/// What is left out of a quick run.
+const QUICK_RUN: &str = "\nA quick run: peers only at their best, with one turn each in rows 6 and 7, \
+                         only npm's in row 4 and none in row 2; fewer waiters in row 9; rslock not in \
+                         rows 10 and 12";
+
 /// Everything that was found.
 pub(crate) fn text(plan: &Plan, results: &Results, verdicts: &[Verdict]) -> String {
     let mut out = String::new();
@@ -57,15 +62,18 @@ pub(crate) fn text(plan: &Plan, results: &Results, verdicts: &[Verdict]) -> Stri
 
 fn heading(plan: &Plan, results: &Results) -> String {
     let mut heading = format!(
-        "{}, {} cores, {} rounds of {:?} per contender ({} with faults; {} of {:?} with contention){}",
+        "{}, {} cores, {} rounds of {:?} per contender (rows 6 to 8: {} of {:?}; row 5: {}; rows 9, 10 \
+         and 12: {}; row 11: {}){}",
         results.servers,
         pin::core_count(),
         plan.rounds,
         plan.turn,
-        plan.fault_rounds,
         plan.contest_rounds,
         plan.contest,
-        if plan.quick { ", quick" } else { "" },
+        plan.fault_rounds,
+        plan.crowd_rounds,
+        plan.held_rounds,
+        if plan.quick { QUICK_RUN } else { "" },
     );
     if let Some(noise) = results.noise {
         let percent = noise * 100.0;

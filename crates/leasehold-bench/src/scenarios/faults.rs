@@ -15,7 +15,6 @@ const NODES: usize = 5;
 const HARMED: usize = 2;
 /// A lock or a release that takes longer is cut off, and said to hang.
 const CUT_OFF: Duration = Duration::from_secs(5);
-const WARM_UP: Duration = Duration::from_millis(300);
 /// From the fault to the second measurement.
 const SETTLE: Duration = Duration::from_secs(1);
 /// A phase goes on until it has so many locks, but not beyond the cut-off.
@@ -184,7 +183,7 @@ async fn suffer<L: Lock>(
 ) -> Result<FaultTurn, String> {
     let at = |phase: &'static str| move |why| format!("{phase}: {why}");
     let locks = |length| locks(lock, name, length);
-    locks(WARM_UP).await.map_err(at("warming up"))?;
+    locks(plan.warm_up).await.map_err(at("warming up"))?;
     let healthy = locks(plan.fault_phase).await.map_err(at("healthy"))?;
     inflict();
     let fault = Instant::now();

@@ -32,7 +32,7 @@ pub(super) fn run(plan: &Plan, server: &Servers) -> Result<Sheet, String> {
     server.place(PLACEMENT)?;
     let mut sheet = Sheet::new(ID, "one node, leases of one client, renewed", "leases");
     sheet.add(LEASES, Kind::Leasehold);
-    sheet.take_turns(plan.crowd_rounds, |leases, _, _| turn(leases, server, plan));
+    sheet.take_turns(plan.held_rounds, |leases, _, _| turn(leases, server, plan));
     Ok(sheet)
 }
 

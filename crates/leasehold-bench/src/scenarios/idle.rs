@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use tokio::task::JoinSet;
 
 use super::sheet::{Figures, Sheet};
@@ -71,10 +72,7 @@ async fn turn(
     let holder = kind.connect(&urls).await?;
     with_lock!(&holder, lock => {
         let _held = lock.acquire(&name).await?;
-        let mut waiters = Vec::new();
-        for _ in 0..WAITERS {
-            waiters.push(kind.connect(&urls).await?);
-        }
+        let waiters = try_join_all((0..WAITERS).map(|_| kind.connect(&urls))).await?;
         // What the clients and the holder's renewal use anyway.
         let before = look(servers, watch).await?;
         for waiter in waiters {

@@ -16,6 +16,8 @@ pub(crate) const ONE_TASK: &str = "13/one-task";
 pub(crate) const PROCESSES: &str = "13/processes";
 const COUNT: usize = 8;
 const HOLD: Duration = Duration::from_millis(1);
+/// A turn is at least so long, since it costs nothing: the servers have to settle meanwhile.
+const LENGTH: Duration = Duration::from_secs(2);
 /// Beyond its turn, so long may a process take to start, and to end.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -46,10 +48,10 @@ pub(super) fn processes(plan: &Plan) -> Result<Sheet, String> {
     let work = "embedded store, processes contend, 1 ms hold";
     let mut sheet = Sheet::new(PROCESSES, work, "processes");
     sheet.add(COUNT, Kind::Leasehold);
-    let dir = TempDir::new();
+    let (dir, length) = (TempDir::new(), plan.contest.max(LENGTH));
     sheet.take_turns(plan.contest_rounds, |count, _, round| {
         let (url, name) = (url(&dir), format!("13/{round}"));
-        let start = |_| Worker::local(&url, &name, HOLD, plan.contest);
+        let start = |_| Worker::local(&url, &name, HOLD, length);
         let mut workers = (0..count).map(start).collect::<Result<Vec<_>, _>>()?;
         for worker in &workers {
             worker.next(LIMIT)?;
@@ -57,11 +59,9 @@ pub(super) fn processes(plan: &Plan) -> Result<Sheet, String> {
         for worker in &mut workers {
             worker.go()?;
         }
-        let told = workers
-            .iter()
-            .map(|worker| worker.next(plan.contest + LIMIT));
+        let told = workers.iter().map(|worker| worker.next(length + LIMIT));
         let told = told.collect::<Result<Vec<_>, _>>()?;
-        figures(&told, plan.contest)
+        figures(&told, length)
     });
     Ok(sheet)
 }

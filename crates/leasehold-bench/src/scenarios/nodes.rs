@@ -26,9 +26,10 @@ pub(super) fn run(plan: &Plan, sets: &[&Servers]) -> Result<Sheet, String> {
     let mut sheet = Sheet::new(ID, "processor time, one task", "nodes");
     for servers in sets {
         servers.place(PLACEMENT)?;
-        KINDS
-            .into_iter()
-            .for_each(|kind| sheet.add(servers.count(), kind));
+        let wanted = |kind: &Kind| !plan.quick || *kind != Kind::RslockNodelay;
+        for kind in KINDS.into_iter().filter(wanted) {
+            sheet.add(servers.count(), kind);
+        }
     }
     sheet.take_turns(plan.crowd_rounds, |nodes, kind, _| {
         let servers = sets.iter().find(|servers| servers.count() == nodes);

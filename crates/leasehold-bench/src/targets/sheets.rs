@@ -94,7 +94,7 @@ fn waiting(sheet: &Sheet) -> Vec<Verdict> {
     let verdicts = sheet.steps(Kind::Leasehold).into_iter().flat_map(|nodes| {
         let verdict = |name: &str, unit, bound| {
             let value = figure(sheet, nodes, name);
-            judged(sheet, format!("{name}, {nodes} nodes"), unit, bound, value)
+            judged(sheet, format!("{name}; nodes: {nodes}"), unit, bound, value)
         };
         let idle = Bound::AtMost(NOT_MEASURABLE_PERCENT);
         [

@@ -52,9 +52,8 @@ final class Clients {
     }
 
     /**
-     * Its locks wake all who wait, and the one that has just given it back is the fastest. Of
-     * those, its fair ones and its spinning ones with 1, 2, 5 and 10 ms, the fair ones hand over
-     * most often.
+     * Of its usual locks, its fair ones and its spinning ones (with 1, 2, 5 and 10 ms; on
+     * several nodes 2 ms), the fair ones hand over most often.
      */
     private RLock lock(RedissonClient node, String name) {
         return best ? node.getFairLock(name) : node.getLock(name);
