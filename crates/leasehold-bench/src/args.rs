@@ -38,7 +38,8 @@ pub(crate) struct Plan {
     pub(crate) held_rounds: usize,
     /// For how many periods of renewal held leases are watched.
     pub(crate) renewals: u32,
-    /// How long those are watched who wait.
+    /// How long those are watched who wait, and how long before that. Both together are less
+    /// than the TTL: not everybody renews.
     pub(crate) watch: Duration,
     /// Whether peers that are programs of their own take part.
     pub(crate) peers: bool,
@@ -62,7 +63,7 @@ const FULL: Plan = Plan {
     crowd_rounds: 3,
     held_rounds: 3,
     renewals: 3,
-    watch: ms(5000),
+    watch: ms(3500),
     peers: true,
     only: Vec::new(),
 };
