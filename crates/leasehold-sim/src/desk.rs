@@ -41,6 +41,11 @@ impl Desk<'_> {
         self.until(fence_retention + skew + Duration::from_secs(3600) + span)
     }
 
+    /// Planted bug: one whose ticket was overtaken stands in line all the same.
+    pub fn keeps_stale(&self) -> bool {
+        self.bug == Some(Bug::StaleTicketGranted) && self.ask.verb == Verb::Wait
+    }
+
     /// Without one of the rules, not quite the truth.
     fn tamper(&self, view: &mut View<'_>) {
         let (ask, token) = (self.ask, self.ask.claim.token());
@@ -60,6 +65,7 @@ impl Desk<'_> {
                     && view.lock.is_none_or(|lock| *lock == *first)
                 {
                     view.fence = view.fence.map(|fence| fence.min(ticket - 1));
+                    view.floor = view.floor.min(ticket - 1);
                 }
             }
             _ => {}
@@ -139,7 +145,9 @@ impl Record for Desk<'_> {
     }
 
     fn leave(&mut self, owner: &[u8]) {
-        self.entry.leave(owner);
+        if !(self.keeps_stale() && owner == self.ask.claim.owner()) {
+            self.entry.leave(owner);
+        }
     }
 
     fn bury(&mut self, before: u64) {
@@ -149,7 +157,11 @@ impl Record for Desk<'_> {
     }
 
     fn first(&self) -> Option<(Box<[u8]>, u64)> {
-        self.entry.first()
+        let first = self.entry.first()?;
+        let (lock, bug) = (self.entry.owner(), self.bug);
+        // Its ticket is looked at when it gets the lock, and then it will do.
+        let unseen = bug == Some(Bug::StaleTicketGranted) && lock.is_some_and(|l| *l != *first.0);
+        (!unseen).then_some(first)
     }
 
     fn before(&self, owner: &[u8]) -> u32 {

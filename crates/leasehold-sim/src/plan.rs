@@ -101,7 +101,7 @@ impl Plan {
             seed,
             mode,
             nodes,
-            processes: 2 + dice.below(3),
+            processes: 2 + dice.below(4),
             workers: 1 + dice.below(3),
             names: 1 + dice.below(2),
             ttl,

@@ -123,7 +123,19 @@ impl Store {
         if !desk.is_plain() && self.epoch != Some(ask.epoch) {
             return None;
         }
-        let vote = vote(&mut desk, ask.verb, &ask.claim);
+        if desk.keeps_stale() {
+            desk.join(&ask.claim);
+        }
+        let mut vote = vote(&mut desk, ask.verb, &ask.claim);
+        if let (true, Vote::Stale { fence, now }) = (desk.keeps_stale(), &vote) {
+            vote = Vote::Held {
+                holder: desk.entry.owner().map(Holder::parse).unwrap_or_default(),
+                remaining: desk.view().remaining,
+                fence: *fence,
+                now: *now,
+                place: Some(0),
+            };
+        }
         if ask.verb != Verb::Extend {
             desk.entry.tidy();
         }

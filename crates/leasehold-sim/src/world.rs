@@ -263,8 +263,7 @@ impl World {
         };
         let id = {
             let journal = &mut *self.journal();
-            let began = journal.asked.get(&key).copied().unwrap_or(0);
-            let times = (began, now);
+            let times = (journal.began(key, self.plan.mode, now), now);
             journal.note(now, || {
                 format!("{} holds name-{name} with token {token}", process.label())
             });
