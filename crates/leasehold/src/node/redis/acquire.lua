@@ -36,7 +36,9 @@ local now, token = clock(), tonumber(ARGV[2])
 local fence, line = effective(known, now), has_line(known)
 local owner = redis.call('GET', KEYS[1])
 if line then owner = serve(KEYS[1], KEYS[2], owner, fence, now, ARGV[1]) end
-if owner == ARGV[1] and fence == token then return {'GRANTED', ARGV[2], now} end
+-- Not by the floor, which may be the token of one for whom the lock was only reserved.
+local granted = known == ARGV[2] or known == ARGV[2] .. '+'
+if owner == ARGV[1] and fence == token and granted then return {'GRANTED', ARGV[2], now} end
 if owner and (owner ~= ARGV[1] or fence > token) then
   return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner}
 end
