@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold::Name;
 use leasehold::node::{Bell, Claim, News, Watch};
 
-use crate::link::{CONNECT_TIMEOUT, End, FIRST_RETRY, LONGEST_RETRY};
+use crate::link::{End, FIRST_RETRY, LONGEST_RETRY};
 use crate::network::ConnectionId;
 use crate::server::{Reply, Request};
 use crate::switchboard::{Channel, Telling};
@@ -88,12 +88,13 @@ impl End {
             .network
             .send(world, id, 0, Request::Subscribe(channel));
         let end = Arc::clone(self);
-        self.process.after(world, CONNECT_TIMEOUT, move |world| {
-            let state = &mut *locked(&end.bells.state);
-            if state.connection == Some(id) && !state.subscribed {
-                end.failed(world, state);
-            }
-        });
+        self.process
+            .after(world, world.plan.connect_timeout(), move |world| {
+                let state = &mut *locked(&end.bells.state);
+                if state.connection == Some(id) && !state.subscribed {
+                    end.failed(world, state);
+                }
+            });
     }
 
     /// No subscription could be made.
@@ -176,13 +177,14 @@ impl End {
             };
             world.network.send(world, id, ping, Request::Ping);
             let pinging = Arc::clone(&end);
-            end.process.after(world, CONNECT_TIMEOUT, move |world| {
-                let answered = locked(&pinging.bells.state).pongs >= ping;
-                match answered {
-                    true => pinging.ping_later(world, id),
-                    false => pinging.unsubscribed(world, id),
-                }
-            });
+            end.process
+                .after(world, world.plan.connect_timeout(), move |world| {
+                    let answered = locked(&pinging.bells.state).pongs >= ping;
+                    match answered {
+                        true => pinging.ping_later(world, id),
+                        false => pinging.unsubscribed(world, id),
+                    }
+                });
         });
     }
 

@@ -21,8 +21,6 @@ use crate::store::{Ask, Epoch};
 use crate::sync::locked;
 use crate::world::World;
 
-/// How long a connection may take to be made.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long to wait before another is made.
 pub const FIRST_RETRY: Duration = Duration::from_millis(20);
 /// How long at most.
@@ -194,16 +192,17 @@ impl End {
         state.session = None;
         world.network.send(world, id, 0, Request::Hello);
         let end = Arc::clone(self);
-        self.process.after(world, CONNECT_TIMEOUT, move |world| {
-            let mut answers = Answers::new();
-            {
-                let state = &mut *locked(&end.state);
-                if state.connection == Some(id) && state.session.is_none() {
-                    end.broken(world, state, false, &mut answers);
+        self.process
+            .after(world, world.plan.connect_timeout(), move |world| {
+                let mut answers = Answers::new();
+                {
+                    let state = &mut *locked(&end.state);
+                    if state.connection == Some(id) && state.session.is_none() {
+                        end.broken(world, state, false, &mut answers);
+                    }
                 }
-            }
-            tell(answers);
-        });
+                tell(answers);
+            });
     }
 
     /// Asks what waits, in order.

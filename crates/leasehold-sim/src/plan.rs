@@ -163,11 +163,17 @@ impl Plan {
         4 * self.latency * self.distance
     }
 
+    /// How long a connection may take to be made; more than a round trip.
+    pub fn connect_timeout(&self) -> Duration {
+        let round_trips = Duration::from_nanos(2 * self.longest_round_trip());
+        round_trips.max(Duration::from_secs(1))
+    }
+
     /// How long it may take, once all is well, until everybody has noticed: connections that
     /// were broken unnoticed are made anew, messages that were late have arrived, and nodes that
     /// restarted vote.
     pub fn longest_settling(&self) -> Nanos {
-        self.by_slow_clocks(self.longest_guard() + 4 * self.longest_ttl() + 5 * SECOND)
+        self.by_slow_clocks(self.longest_guard() + 5 * self.longest_ttl() + 5 * SECOND)
     }
 
     /// How long a span may truly be that is counted by a clock of the run.

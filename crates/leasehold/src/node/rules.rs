@@ -173,8 +173,14 @@ pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let fence = view.effective_fence();
     match view.lock {
         // The same request again: the owner value is new for every attempt, so this
-        // is the claim's own lock; `fence == token` says nothing newer came between.
-        Some(owner) if owner == claim.owner() && fence == claim.token() => {
+        // is the claim's own lock; `fence == token` says nothing newer came between. The
+        // fence itself: a floor may happen to be the token of one for whom the lock was only
+        // reserved, before the node lost its memory.
+        Some(owner)
+            if owner == claim.owner()
+                && fence == claim.token()
+                && view.fence == Some(claim.token()) =>
+        {
             (Vote::Granted, Write::Nothing)
         }
         Some(owner) if owner != claim.owner() || fence > claim.token() => {
@@ -357,6 +363,19 @@ mod tests {
     fn the_same_request_again_is_granted_again_and_changes_nothing() {
         let held = view(Some(OURS), Some(NOW));
         assert_eq!(acquire(&held, &claim(NOW)), (Vote::Granted, Write::Nothing));
+    }
+
+    /// Found by the model: a node came back with an old snapshot in which the lock was reserved
+    /// for a claim, at a moment that made its floor the very token of that claim.
+    #[test]
+    fn a_floor_makes_no_grant_of_a_reservation() {
+        let snapshot = View {
+            floor: NOW,
+            ..view(Some(OURS), Some(NOW - 9))
+        };
+        let (vote, write) = acquire(&snapshot, &claim(NOW));
+        assert!(matches!(vote, Vote::Stale { .. }), "{vote:?}");
+        assert_eq!(write, Write::Nothing);
     }
 
     #[test]

@@ -46,7 +46,9 @@ if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
 local fence = effective(known, now)
 if line then owner = serve(KEYS[1], KEYS[2], owner, fence, now, ARGV[1]) end
-if owner == ARGV[1] and fence == token then return {'GRANTED', ARGV[2], now} end
+-- Not by the floor, which may be the token of one for whom the lock was only reserved.
+local granted = known == ARGV[2] or known == ARGV[2] .. '+'
+if owner == ARGV[1] and fence == token and granted then return {'GRANTED', ARGV[2], now} end
 if owner and (owner ~= ARGV[1] or fence > token) then
   return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner}
 end
