@@ -85,7 +85,8 @@ impl Engine {
         if calls.iter().any(|call| call.verb() == Verb::Wait) {
             self.post.listen();
         }
-        match self.try_to_vote(&calls, patience) {
+        self.transactions += 1;
+        match self.patiently(patience, |store, post| store.vote(&calls, post)) {
             Ok(outcome) => self.said(calls, outcome),
             Err(failure) => {
                 let error = failure.into_error();
@@ -103,28 +104,29 @@ impl Engine {
     pub(super) fn vote_on_the_spot(&mut self, call: Call) -> Result<Said, Call> {
         let started = self.clock.now();
         // Who waits may have to start to listen.
-        if call.verb() == Verb::Wait || self.store.is_none() || started < self.busy_until {
+        if call.verb() == Verb::Wait || started < self.busy_until {
             return Err(call);
         }
+        let store = self.store.as_mut().filter(|store| store.is_current());
+        let Some(store) = store else {
+            return Err(call);
+        };
+        self.transactions += 1;
         let calls = [call];
-        let outcome = self.try_to_vote(&calls, Duration::ZERO);
+        let outcome = store.vote(&calls, &self.post);
         let ended = self.clock.now();
         if ended.saturating_duration_since(started) > LONG {
             self.busy_until = ended + BREAK;
         }
         match outcome {
             Ok(outcome) => Ok(self.said(calls.into(), outcome)),
-            // Nothing of it counts. It is for those who have time to try again.
+            // It is for those who have time to try again, and to find out what is wrong. All
+            // calls may be repeated.
             Err(_) => {
                 let [call] = calls;
                 Err(call)
             }
         }
-    }
-
-    fn try_to_vote(&mut self, calls: &[Call], patience: Duration) -> Result<Outcome, Failure> {
-        self.transactions += 1;
-        self.patiently(patience, |store, post| store.vote(calls, post))
     }
 
     /// Works on the file, again and again while others do. They need it for microseconds, so
