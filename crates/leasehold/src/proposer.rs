@@ -61,8 +61,11 @@ impl Proposer {
         // In the first seconds of a node, its floor is ahead of its clock. The time since then
         // is put on top, slowed down, so that tokens still tell who came first; and not so
         // much that the clock takes long to catch up.
-        let above_floor = cap.saturating_sub(floor) / 8 + 1;
-        let above_floor = if floor < now { 1 } else { above_floor };
+        // Not once the nodes have said what would do.
+        let above_floor = match floor < now || at_least > 0 {
+            true => 1,
+            false => cap.saturating_sub(floor) / 8 + 1,
+        };
         let at_least = now.max(at_least).max(floor.saturating_add(above_floor));
         let mut token = 0;
         // The closure always returns `Some`, so this cannot fail.

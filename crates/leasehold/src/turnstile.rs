@@ -35,7 +35,8 @@ pub(crate) struct Turnstile {
 pub(crate) struct Turn {
     core: Weak<Core>,
     name: Name,
-    passed: Option<Won>,
+    /// In a box: nearly all turns have none.
+    passed: Option<Box<Won>>,
     /// Since when those before found no majority.
     pub(crate) outage_since: Option<Moment>,
 }
@@ -105,7 +106,7 @@ impl Turn {
 
     /// Passes a claim on to the next who waits here.
     pub(crate) fn pass(mut self, claim: Won) {
-        self.passed = Some(claim);
+        self.passed = Some(Box::new(claim));
     }
 
     /// The claim that was passed on, if it will do for these options.
@@ -114,7 +115,7 @@ impl Turn {
         let passed = self.passed.take()?;
         let fits = passed.fits(options) && now < passed.deadline;
         match fits && !core.is_shut_down() {
-            true => Some(passed),
+            true => Some(*passed),
             false => {
                 core.janitor.give_back(passed.into_return());
                 None

@@ -150,3 +150,241 @@ fn serve(record: &mut impl Record, asking: &Claim) {
         return;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, mpsc};
+
+    use super::*;
+    use crate::MemoryNode;
+    use crate::clock::{Moment, TimeSource};
+    use crate::holder::new_owner;
+    use crate::name::Name;
+    use crate::node::{Call, Ears, Node, NodeError, Tally, Watch};
+
+    const START_US: u64 = 1_800_000_000_000_000;
+    const TTL: Duration = Duration::from_secs(60);
+
+    /// A clock that stands still unless it is told to go on.
+    #[derive(Clone, Default)]
+    struct Still(Arc<AtomicU64>);
+
+    impl TimeSource for Still {
+        fn now(&self) -> Moment {
+            Moment::from_origin(Duration::from_millis(self.0.load(Ordering::SeqCst)))
+        }
+
+        fn unix_us(&self) -> u64 {
+            START_US + self.0.load(Ordering::SeqCst) * 1000
+        }
+    }
+
+    struct Answer(mpsc::Sender<Vote>);
+
+    impl Tally for Answer {
+        fn count(self: Arc<Self>, _: usize, answer: Result<Vote, NodeError>) {
+            self.0.send(answer.expect("a vote")).expect("heard");
+        }
+    }
+
+    /// A node, and the tokens that it may grant.
+    struct Bench {
+        node: MemoryNode,
+        clock: Still,
+        floor: u64,
+    }
+
+    /// A claim and what its owner hears.
+    struct Somebody {
+        claim: Arc<Claim>,
+        ears: Arc<Ears>,
+        _watch: Option<Watch>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let clock = Still::default();
+            let node = MemoryNode::with_time_source("a", Arc::new(clock.clone()));
+            clock.0.store(60_000, Ordering::SeqCst);
+            let floor = node.floor();
+            Self { node, clock, floor }
+        }
+
+        fn pass(&self, time: Duration) {
+            let ms = u64::try_from(time.as_millis()).expect("short");
+            self.clock.0.fetch_add(ms, Ordering::SeqCst);
+        }
+
+        fn somebody(&self, above_floor: u64) -> Somebody {
+            let token = self.floor + above_floor * 16;
+            let name = Name::new("a").expect("a name");
+            let claim = Arc::new(Claim::new(name, new_owner(token, ""), token, TTL));
+            let ears = Arc::new(Ears::default());
+            let watch = self.node.watch(&claim, &ears.bell(0));
+            Somebody {
+                claim,
+                ears,
+                _watch: watch,
+            }
+        }
+
+        fn ask(&self, verb: Verb, who: &Somebody) -> Vote {
+            let (sender, receiver) = mpsc::channel();
+            let tally = Arc::new(Answer(sender));
+            let claim = Arc::clone(&who.claim);
+            self.node.submit(Call::new(verb, claim, TTL, tally, 0));
+            receiver.recv().expect("an answer")
+        }
+
+        fn release(&self, who: &Somebody) -> Vote {
+            self.ask(Verb::Release { keep: None }, who)
+        }
+
+        fn place(&self, who: &Somebody) -> Option<u32> {
+            match self.ask(Verb::Wait, who) {
+                Vote::Held { place, .. } => place,
+                _ => None,
+            }
+        }
+    }
+
+    impl Somebody {
+        fn is_told(&self) -> bool {
+            self.ears.turns() == 1
+        }
+    }
+
+    #[test]
+    fn a_release_is_the_turn_of_the_first_in_line() {
+        let bench = Bench::new();
+        let [holder, later, first, passer_by] = [1, 30, 20, 40].map(|t| bench.somebody(t));
+        assert_eq!(bench.ask(Verb::Acquire, &holder), Vote::Granted);
+        assert_eq!(bench.place(&later), Some(0));
+        // By ticket, not by arrival: or nodes would not agree on who is next.
+        assert_eq!(bench.place(&first), Some(0));
+        assert_eq!(bench.place(&later), Some(1));
+        bench.release(&holder);
+        assert!(first.is_told() && !later.is_told());
+        for other in [&later, &passer_by] {
+            assert!(matches!(bench.ask(Verb::Acquire, other), Vote::Held { .. }));
+        }
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::YourTurn);
+        assert_eq!(bench.ask(Verb::Acquire, &first), Vote::Granted);
+        assert_eq!(bench.place(&later), Some(0));
+    }
+
+    #[test]
+    fn expiry_is_a_turn_as_soon_as_anybody_looks() {
+        let bench = Bench::new();
+        let [holder, first, passer_by] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        bench.pass(TTL - Duration::from_secs(1));
+        bench.ask(Verb::Wait, &first);
+        bench.pass(Duration::from_secs(1));
+        let vote = bench.ask(Verb::Acquire, &passer_by);
+        assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+        assert!(first.is_told());
+    }
+
+    /// Rule: a reservation grants nothing, so whoever holds the lease elsewhere may join.
+    #[test]
+    fn a_reservation_gives_way_to_a_lease() {
+        let bench = Bench::new();
+        let [holder, first] = [1, 2].map(|t| bench.somebody(t));
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::YourTurn);
+        assert_eq!(bench.ask(Verb::Extend, &holder), Vote::Granted);
+        assert!(matches!(
+            bench.ask(Verb::Acquire, &first),
+            Vote::Held { .. }
+        ));
+        assert_eq!(bench.place(&first), Some(0));
+        bench.release(&holder);
+        assert!(first.is_told());
+        assert_eq!(bench.ask(Verb::Acquire, &first), Vote::Granted);
+    }
+
+    #[test]
+    fn a_lower_ticket_takes_a_reservation_over() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        bench.ask(Verb::Wait, &second);
+        bench.release(&holder);
+        assert!(second.is_told());
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::YourTurn);
+        assert!(!second.is_told(), "it is told that this is over");
+        assert!(matches!(
+            bench.ask(Verb::Acquire, &second),
+            Vote::Held { .. }
+        ));
+    }
+
+    #[test]
+    fn who_leaves_passes_the_turn_on() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        for waiter in [&first, &second] {
+            bench.ask(Verb::Wait, waiter);
+        }
+        bench.release(&holder);
+        bench.release(&first);
+        assert!(second.is_told());
+        assert_eq!(bench.ask(Verb::Acquire, &second), Vote::Granted);
+    }
+
+    /// A ticket that was overtaken is never granted; its owner hears of it.
+    #[test]
+    fn a_stale_ticket_is_struck() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 30].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        for waiter in [&first, &second] {
+            bench.ask(Verb::Wait, waiter);
+        }
+        // A lease of other nodes, with a larger token, is on this one for a while.
+        bench.release(&holder);
+        let other = bench.somebody(20);
+        assert_eq!(bench.ask(Verb::Extend, &other), Vote::Granted);
+        bench.release(&other);
+        assert!(second.is_told() && !first.is_told());
+        assert!(matches!(bench.ask(Verb::Wait, &first), Vote::Stale { .. }));
+        assert!(matches!(
+            bench.ask(Verb::Acquire, &first),
+            Vote::Held { .. }
+        ));
+    }
+
+    #[test]
+    fn the_dead_are_struck_and_the_living_are_not() {
+        let bench = Bench::new();
+        let [holder, dead, living] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        for waiter in [&dead, &living] {
+            bench.ask(Verb::Wait, waiter);
+        }
+        bench.pass(DEAD_AFTER);
+        assert_eq!(bench.place(&living), Some(1), "just alive");
+        bench.pass(Duration::from_millis(1));
+        assert_eq!(bench.place(&living), Some(0));
+        bench.release(&holder);
+        assert!(living.is_told() && !dead.is_told());
+    }
+
+    #[test]
+    fn a_turn_that_is_not_taken_is_over_and_told_again() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        for waiter in [&first, &second] {
+            bench.ask(Verb::Wait, waiter);
+        }
+        bench.release(&holder);
+        first.ears.clear();
+        bench.pass(TURN);
+        // It may have missed the news: it lives, and is still the first.
+        bench.ask(Verb::Wait, &second);
+        assert!(first.is_told());
+    }
+}

@@ -72,7 +72,10 @@ local function serve(lock_key, fence_key, owner, fence, now, asking)
     elseif first ~= asking and not tell(lock_key, fence_key, first, 'T') then
       leave(fence_key, first)
     else
-      redis.call('SET', lock_key, first, 'PX', TURN_MS)
+      -- NX: what is no string reads as nothing in a MGET, and must not be overwritten.
+      if not redis.call('SET', lock_key, first, 'PX', TURN_MS, owner and 'XX' or 'NX') then
+        return owner
+      end
       if owner then tell(lock_key, fence_key, owner, 'A') end
       return first
     end

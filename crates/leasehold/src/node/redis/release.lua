@@ -32,15 +32,15 @@ if owner == ARGV[1] and not has_line(known) then
 end
 
 -- Never raise the fence under a live holder.
-local line = has_line(known)
-if owner and owner ~= ARGV[1] and not line then return -token end
-if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
-local now, held = clock(), owner == ARGV[1]
+local line, held = has_line(known), owner == ARGV[1]
+if owner and not held and not line then return -token end
+if not held and redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+local now = clock()
 local fence = effective(known, now)
-if line then
+if line and not (held and token <= fence) then
+  -- It may stand in line. What is reserved for it is another's turn then.
   leave(KEYS[2], ARGV[1])
   owner = serve(KEYS[1], KEYS[2], owner, fence, now, '')
-  -- Another's, or what was reserved for this claim is another's turn now.
   if owner and owner ~= ARGV[1] then return -token end
 end
 if held and ARGV[3] then

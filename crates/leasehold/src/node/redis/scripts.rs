@@ -35,6 +35,7 @@ pub(super) struct Scripts {
     release: Text,
     settle: Text,
     acquire_many: Text,
+    extend_many: Text,
     settle_many: Text,
 }
 
@@ -84,6 +85,7 @@ impl Scripts {
             release: text(include_str!("release.lua")),
             settle: text(include_str!("settle.lua")),
             acquire_many: text(include_str!("acquire_many.lua")),
+            extend_many: text(include_str!("extend_many.lua")),
             settle_many: text(include_str!("settle_many.lua")),
         }
     }
@@ -98,6 +100,7 @@ impl Scripts {
             &self.release,
             &self.settle,
             &self.acquire_many,
+            &self.extend_many,
             &self.settle_many,
         ] {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
@@ -150,57 +153,70 @@ impl Scripts {
         cmd
     }
 
-    /// The request for many acquires that [share one](shares_acquire).
-    pub(super) fn acquire_many<'c>(
-        &self,
-        calls: impl ExactSizeIterator<Item = &'c Call> + Clone,
-    ) -> Cmd {
-        let count = calls.len();
-        let mut cmd = Cmd::with_capacity(4 + 3 * count, 64 + 192 * count);
-        cmd.arg("EVALSHA")
-            .arg(&self.acquire_many.hash)
-            .arg(2 * count);
-        for call in calls.clone() {
-            cmd.arg(fence_key(call.claim().name()));
-        }
-        for call in calls.clone() {
-            cmd.arg(call.claim().name().as_bytes());
-        }
-        for call in calls.clone() {
-            cmd.arg(call.claim().owner());
-        }
-        if let Some(first) = calls.clone().next() {
-            cmd.arg(whole_ms(first.claim().ttl()));
-        }
-        cmd
+    /// The request for many acquires that [share one](shares_script).
+    pub(super) fn acquire_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
+        let cmd = many(&self.acquire_many, &calls);
+        let cmd = calls.clone().fold(cmd, with_fence);
+        let cmd = calls.clone().fold(cmd, with_name);
+        with_ttl(calls.clone().fold(cmd, with_owner), calls)
+    }
+
+    /// The request for many extends that [share one](shares_script).
+    pub(super) fn extend_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
+        let cmd = many(&self.extend_many, &calls);
+        let cmd = calls.clone().fold(cmd, with_name);
+        let cmd = calls.clone().fold(cmd, with_fence);
+        with_ttl(calls.clone().fold(cmd, with_owner), calls)
     }
 
     /// The request for many releases that are [settled](settles).
-    pub(super) fn settle_many<'c>(
-        &self,
-        calls: impl ExactSizeIterator<Item = &'c Call> + Clone,
-    ) -> Cmd {
-        let count = calls.len();
-        let mut cmd = Cmd::with_capacity(3 + 3 * count, 64 + 192 * count);
-        cmd.arg("EVALSHA")
-            .arg(&self.settle_many.hash)
-            .arg(2 * count);
-        for call in calls.clone() {
-            cmd.arg(call.claim().name().as_bytes());
-        }
-        for call in calls.clone() {
-            cmd.arg(fence_key(call.claim().name()));
-        }
-        for call in calls {
-            cmd.arg(call.claim().owner());
-        }
-        cmd
+    pub(super) fn settle_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
+        let cmd = many(&self.settle_many, &calls);
+        let cmd = calls.clone().fold(cmd, with_name);
+        let cmd = calls.clone().fold(cmd, with_fence);
+        calls.fold(cmd, with_owner)
     }
 }
 
-/// Whether an acquire can share a request with others, whose ttl is `ttl`. Its token must
-/// be within the cap, and stand in the owner value where the script looks for it.
-pub(super) fn shares_acquire(call: &Call, ttl: Option<Duration>, cap: u64) -> bool {
+/// Calls that share a request.
+pub(super) trait Calls<'c>: ExactSizeIterator<Item = &'c Call> + Clone {}
+
+impl<'c, C: ExactSizeIterator<Item = &'c Call> + Clone> Calls<'c> for C {}
+
+/// A request for many, with two keys each.
+fn many<'c>(script: &Text, calls: &impl Calls<'c>) -> Cmd {
+    let count = calls.len();
+    let mut cmd = Cmd::with_capacity(4 + 3 * count, 64 + 192 * count);
+    cmd.arg("EVALSHA").arg(&script.hash).arg(2 * count);
+    cmd
+}
+
+fn with_name(mut cmd: Cmd, call: &Call) -> Cmd {
+    cmd.arg(call.claim().name().as_bytes());
+    cmd
+}
+
+fn with_fence(mut cmd: Cmd, call: &Call) -> Cmd {
+    cmd.arg(fence_key(call.claim().name()));
+    cmd
+}
+
+fn with_owner(mut cmd: Cmd, call: &Call) -> Cmd {
+    cmd.arg(call.claim().owner());
+    cmd
+}
+
+/// With the ttl that they have in common.
+fn with_ttl<'c>(mut cmd: Cmd, mut calls: impl Calls<'c>) -> Cmd {
+    if let Some(first) = calls.next() {
+        cmd.arg(whole_ms(first.claim().ttl()));
+    }
+    cmd
+}
+
+/// Whether an acquire or extend can share a request with others, whose ttl is `ttl`. Its token
+/// must be within the cap, and stand in the owner value where the script looks for it.
+pub(super) fn shares_script(call: &Call, ttl: Option<Duration>, cap: u64) -> bool {
     let claim = call.claim();
     let digits = claim
         .owner()

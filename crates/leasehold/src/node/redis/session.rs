@@ -218,6 +218,7 @@ impl Session {
             pipeline.add_command(match unit {
                 Unit::One(job) => scripts.one(&job.call, job.by, *cap, self.bells.channel()),
                 Unit::AcquireMany(_) => scripts.acquire_many(calls),
+                Unit::ExtendMany(_) => scripts.extend_many(calls),
                 Unit::SettleMany(_) => scripts.settle_many(calls),
             });
         }
