@@ -51,7 +51,8 @@ impl Desk<'_> {
         let (ask, token) = (self.ask, self.ask.claim.token());
         let others = view.lock.is_some_and(|lock| lock != ask.claim.owner());
         match self.bug {
-            Some(Bug::TiesWin) if ask.verb == Verb::Acquire && !others => {
+            // With a lock in place the fence tells whether the same request came again.
+            Some(Bug::TiesWin) if ask.verb == Verb::Acquire && view.lock.is_none() => {
                 view.fence = view.fence.map(|fence| fence - u64::from(fence == token));
             }
             Some(Bug::MissingFenceIsZero) => view.fence = view.fence.or(Some(0)),

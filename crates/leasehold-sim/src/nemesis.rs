@@ -233,6 +233,14 @@ fn kill(world: &Arc<World>, slot: usize, fault: Fault) {
     });
 }
 
+/// Ends a process that does nothing at the moment, and starts another in its place.
+pub fn replace(world: &Arc<World>, slot: usize) {
+    let process = world.process(slot);
+    world.network.orphan(world, &process);
+    process.kill();
+    stage::start(world, slot, process.life + 1);
+}
+
 /// A node tells a process something, which it hears then, if at all.
 pub fn told(world: &Arc<World>, process: &Arc<Process>, news: News, arrival: Option<Nanos>) {
     let kills = news == News::YourTurn && world.dice.chance(world.plan.kill_in_turn);

@@ -186,6 +186,12 @@ fn turmoil(world: &Arc<World>) {
     world.strike(Fault::Lull);
     world.note(|| format!("** nobody wants anything for {} s", duration / SECOND));
     world.run_until(world.agenda.now() + duration);
+    // Meanwhile some were started anew, and have forgotten what they knew of the nodes.
+    for slot in 0..world.plan.processes {
+        if world.dice.chance(0.5) {
+            nemesis::replace(world, slot);
+        }
+    }
     world.set_winding_down(false);
     world.set_calm(false);
     for process in everybody(world) {
