@@ -96,6 +96,9 @@ fn write_now(line: &str) {
 pub(crate) enum Event<'a> {
     Waiting {
         holder: Option<HolderJson>,
+        /// How many stand in line before this one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        before: Option<u32>,
         waited_ms: u64,
     },
     Acquired {

@@ -89,6 +89,8 @@ pub(crate) async fn break_off(client: &Client) {
 #[derive(Clone, PartialEq)]
 struct Seen {
     holder: Option<Holder>,
+    /// How many stand in line before this one.
+    place: Option<u32>,
     /// Where the nodes do not answer: what they said.
     outage: Option<String>,
 }
@@ -101,8 +103,14 @@ impl Seen {
             outage: holder
                 .is_none()
                 .then(|| nodes().collect::<Vec<_>>().join("; ")),
+            place: refusal.place(),
             holder,
         }
+    }
+
+    /// Whether nothing has changed but the place in the line.
+    fn is_of(&self, other: &Self) -> bool {
+        (&self.holder, &self.outage) == (&other.holder, &other.outage)
     }
 }
 
@@ -129,15 +137,19 @@ impl<'a> View<'a> {
         let waited = Moment::now().saturating_duration_since(self.started);
         if self.reporter.is_live() {
             let line = self.line.get_or_insert_with(new_line);
-            line.set_message(format!("waiting for {}: {}", short(waited), describe(seen)));
+            let (waited, place, who) = (short(waited), place(seen), describe(seen));
+            // The line is cut off at the edge: what changes comes first.
+            line.set_message(format!("waiting for {waited}{place}: {who}"));
             line.tick();
-        } else if self.told.as_ref() != Some(seen) {
+        } else if !self.told.as_ref().is_some_and(|told| told.is_of(seen)) {
             self.told = Some(seen.clone());
             let event = Event::Waiting {
                 holder: seen.holder.as_ref().map(HolderJson::from),
+                before: seen.place,
                 waited_ms: millis(waited),
             };
-            self.reporter.tell(event, || describe(seen));
+            self.reporter
+                .tell(event, || format!("{}{}", describe(seen), place(seen)));
         }
     }
 
@@ -154,6 +166,14 @@ fn new_line() -> ProgressBar {
         line.set_style(style);
     }
     line
+}
+
+fn place(seen: &Seen) -> String {
+    match seen.place {
+        Some(0) => ", next in line".to_owned(),
+        Some(before) => format!(", {before} before this one"),
+        None => String::new(),
+    }
 }
 
 fn describe(seen: &Seen) -> String {

@@ -17,6 +17,10 @@ pub struct Totals {
     pub seeds: [u64; 2],
     /// How many leases were taken, by mode.
     pub leases: [u64; 2],
+    /// How many of them went to one who stood in line, by mode.
+    pub handed_over: [u64; 2],
+    /// How often it was looked at whether somebody was overtaken, by mode.
+    pub orders_seen: [u64; 2],
     /// How often each kind of fault struck, by mode.
     pub faults: [FaultCounts; 2],
     /// In how many runs each kind of fault struck, by mode.
@@ -33,6 +37,8 @@ impl Totals {
         let mode = report.mode() as usize;
         self.seeds[mode] += 1;
         self.leases[mode] += report.leases as u64;
+        self.handed_over[mode] += report.handed_over;
+        self.orders_seen[mode] += report.orders_seen;
         self.faults[mode].merge(&report.faults);
         for fault in crate::fault::Fault::ALL {
             if report.faults.of(fault) > 0 {

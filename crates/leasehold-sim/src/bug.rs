@@ -23,13 +23,21 @@ pub enum Bug {
     ResourceUnfenced,
     /// The resource looks at the tokens of writes only.
     ResourceIgnoresReads,
+    /// A node tells nobody, and who waits does not ask before it is told something.
+    MissedNotification,
+    /// Who stands in line stands there for ever, dead or not.
+    DeadWaiterKept,
+    /// Who is first in line gets the lock, though a larger token was granted since.
+    StaleTicketGranted,
+    /// Who comes first stands before those with smaller tickets who come later.
+    LineByArrival,
     /// A connection is used on after a timeout, and the late reply answers the next request.
     WrongReply,
 }
 
 impl Bug {
     /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 17] = [
+    pub const ALL: [(&'static str, Self); 24] = [
         (
             "validity-from-reply",
             Self::Client(planted::Bug::ValidityFromReply),
@@ -57,6 +65,22 @@ impl Bug {
         ("no-floor", Self::NoFloor),
         ("extend-ignores-fence", Self::ExtendIgnoresFence),
         ("wrong-reply", Self::WrongReply),
+        ("missed-notification", Self::MissedNotification),
+        ("dead-waiter-kept", Self::DeadWaiterKept),
+        ("stale-ticket-granted", Self::StaleTicketGranted),
+        ("line-by-arrival", Self::LineByArrival),
+        (
+            "handed-over-validity-from-reply",
+            Self::Client(planted::Bug::HandedOverValidityFromReply),
+        ),
+        (
+            "reservation-is-grant",
+            Self::Client(planted::Bug::ReservationIsGrant),
+        ),
+        (
+            "gives-up-in-silence",
+            Self::Client(planted::Bug::GivesUpInSilence),
+        ),
         ("resource-unfenced", Self::ResourceUnfenced),
         ("resource-ignores-reads", Self::ResourceIgnoresReads),
     ];
@@ -71,6 +95,7 @@ impl Bug {
     pub fn plant(bug: Option<Self>) {
         planted::plant(match bug {
             Some(Self::Client(bug)) => Some(bug),
+            Some(Self::MissedNotification) => Some(planted::Bug::AsksOnlyWhenTold),
             _ => None,
         });
     }

@@ -12,6 +12,7 @@ use crate::fault::Fault;
 use crate::ledger::HoldingId;
 use crate::process::Process;
 use crate::resource::Resource;
+use crate::waiters::InLine;
 use crate::world::World;
 
 /// A caller in a process.
@@ -56,12 +57,13 @@ impl Caller {
 
     async fn errand(&self) {
         let name = self.dice.below(self.world.names.len());
-        let mutex = self.mutex(name);
+        let (mutex, stands) = self.mutex(name);
         if self.dice.chance(0.15) {
-            return self.with(name, &mutex).await;
+            return self.with(name, &mutex, stands).await;
         }
-        let acquire = self.acquire(&mutex);
+        let acquire = self.acquire(name, &mutex, stands);
         let outcome = match self.dice.chance(self.world.plan.cancel / 2.0) {
+            true if self.dice.chance(0.5) => self.abandon(acquire).await,
             true => self.cancel(acquire).await,
             false => Some(acquire.await),
         };
@@ -81,13 +83,41 @@ impl Caller {
         outcome
     }
 
-    async fn acquire(&self, mutex: &Mutex) -> Result<Option<Lease>, Error> {
+    /// Drops a future after a while.
+    async fn abandon<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let most = self
+            .dice
+            .pick(&[Duration::from_millis(100), self.world.plan.ttl]);
+        let span = most.mul_f64(self.dice.fraction());
+        tokio::select! {
+            biased;
+            outcome = future => Some(outcome),
+            () = sleep(&self.world, &self.process, span) => {
+                self.world.strike(Fault::Cancelled);
+                self.note("waits no longer");
+                None
+            }
+        }
+    }
+
+    async fn acquire(
+        &self,
+        name: usize,
+        mutex: &Mutex,
+        stands: bool,
+    ) -> Result<Option<Lease>, Error> {
         let ttl = self.world.plan.ttl;
-        match self.dice.below(4) {
+        let how = self.dice.below(8);
+        let _in_line = (stands && how > 0).then(|| self.in_line(name));
+        match how {
             0 => mutex.try_lock().await,
-            1 | 2 => mutex.lock().await.map(Some),
+            1..=5 => mutex.lock().await.map(Some),
             _ => mutex.lock_timeout(ttl * 2).await.map(Some),
         }
+    }
+
+    fn in_line(&self, name: usize) -> InLine {
+        InLine::new(&self.world, &self.process, name)
     }
 
     /// Uses a lease, and gives it back in one way or another.
@@ -130,8 +160,10 @@ impl Caller {
         }
     }
 
-    async fn with(&self, name: usize, mutex: &Mutex) {
+    async fn with(&self, name: usize, mutex: &Mutex, stands: bool) {
+        let mut in_line = stands.then(|| self.in_line(name));
         let done = mutex.with(async |lease| {
+            drop(in_line.take());
             let token = lease.token();
             let id = self.world.granted(&self.process, name, token, None);
             let _in_hand = InHand {
@@ -178,9 +210,17 @@ impl Caller {
         sleep(&self.world, &self.process, span).await;
     }
 
-    fn mutex(&self, name: usize) -> Mutex {
+    /// A mutex, and whether one who waits for it stands in line.
+    fn mutex(&self, name: usize) -> (Mutex, bool) {
         let mutex = self.client.mutex(self.world.names[name].as_bytes());
-        mutex.with_options(|options| self.options(options))
+        let how = self.dice.fraction();
+        let mutex = mutex.with_options(|options| match self.options(options) {
+            options if how < 0.08 => options.wait(Wait::For(self.world.plan.ttl)).attempts(5),
+            options if how < 0.2 => options.barging(),
+            options if how < 0.3 => options.wait(Wait::For(self.world.plan.ttl)),
+            options => options,
+        });
+        (mutex, how >= 0.2)
     }
 
     fn options(&self, options: Options) -> Options {
@@ -197,10 +237,9 @@ impl Caller {
             options = options.min_hold(unit.mul_f64(dice.fraction()));
         }
         if dice.chance(0.3) {
-            options = options.node_timeout(ttl.mul_f64(0.05 + 0.4 * dice.fraction()));
-        }
-        if dice.chance(0.2) {
-            options = options.wait(Wait::For(unit)).attempts(5);
+            // Less than a round trip would be in vain, and in the way of all others.
+            let least = Duration::from_nanos(self.world.plan.longest_round_trip());
+            options = options.node_timeout(least + ttl.mul_f64(0.05 + 0.4 * dice.fraction()));
         }
         options
     }
@@ -213,23 +252,35 @@ impl Caller {
     /// Must get the lease of every name, now that all is well.
     pub async fn probe(self, patience: Duration) {
         let _busy = self.world.busy();
-        for round in 0..4 {
+        let rounds = if self.world.plan.workers == 1 { 4 } else { 2 };
+        for round in 0..rounds {
             let name = (self.process.slot + round) % self.world.names.len();
             let ttl = self.world.plan.ttl * 2;
             let keep = self.world.plan.ttl.mul_f64(self.dice.fraction());
-            let mutex = self.mutex(name).with_options(|_| {
-                let options = options_of(&self.world, &self.process)
+            let mutex = self.client.mutex(self.world.names[name].as_bytes());
+            let barges = self.dice.chance(0.1);
+            let mutex = mutex.with_options(|_| {
+                let mut options = options_of(&self.world, &self.process)
                     .ttl(ttl)
                     .outage_patience(patience);
-                match self.dice.chance(0.2) {
-                    true => options.min_hold(keep),
-                    false => options,
+                if self.dice.chance(0.2) {
+                    options = options.min_hold(keep);
                 }
+                if barges {
+                    // It gets nothing as long as anybody stands in line.
+                    options = options.barging().retry_delay(self.world.plan.ttl / 3);
+                }
+                options
             });
-            if self.dice.chance(0.3) {
-                self.cancel(mutex.lock()).await;
+            match self.dice.below(10) {
+                0..3 => drop(self.cancel(mutex.lock()).await),
+                3 => drop(self.abandon(mutex.lock()).await),
+                _ => {}
             }
-            match mutex.lock_timeout(patience).await {
+            let in_line = (!barges).then(|| self.in_line(name));
+            let outcome = mutex.lock_timeout(patience).await;
+            drop(in_line);
+            match outcome {
                 Ok(lease) => self.hold(name, lease).await,
                 Err(error) => self.world.violate(
                     crate::check::progress::PROMISE,
@@ -249,7 +300,7 @@ pub fn options_of(world: &World, process: &Process) -> Options {
     let options = Options::default()
         .ttl(world.plan.ttl)
         .label(process.label())
-        .retry_delay(world.plan.ttl / 10)
+        .retry_delay((world.plan.ttl / 10).max(Duration::from_millis(50)))
         .outage_patience(world.plan.ttl);
     match world.plan.node_timeout() {
         Some(timeout) => options.node_timeout(timeout),

@@ -41,6 +41,9 @@ pub enum Fault {
     Suspended,
     /// A process is killed, and started again.
     Killed,
+    /// A process is killed when the lock is reserved for it: before it hears of that, or just
+    /// after.
+    KilledInTurn,
     /// A node takes its time.
     Slow,
     /// A caller drops a future half-way.
@@ -55,7 +58,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Lost,
         Self::Delayed,
         Self::Repeated,
@@ -74,6 +77,7 @@ impl Fault {
         Self::Stopped,
         Self::Suspended,
         Self::Killed,
+        Self::KilledInTurn,
         Self::Slow,
         Self::Cancelled,
         Self::Flushed,
@@ -132,6 +136,7 @@ impl fmt::Display for Fault {
             Self::Stopped => "process stopped",
             Self::Suspended => "machine suspended",
             Self::Killed => "process killed",
+            Self::KilledInTurn => "process killed in its turn",
             Self::Slow => "slow node",
             Self::Cancelled => "caller cancelled",
             Self::Flushed => "FLUSHALL",

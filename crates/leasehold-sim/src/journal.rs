@@ -8,13 +8,15 @@ use crate::agenda::Nanos;
 use crate::check::{self, Check, Fact, Scene, Violation};
 use crate::fault::{Fault, FaultCounts};
 use crate::ledger::Ledger;
+use crate::plan::Mode;
+use crate::waiters::Asker;
 
 /// The notes of a run.
 pub struct Journal {
     /// Who holds what.
     pub ledger: Ledger,
     /// When each attempt was first sent, by process, life, name and token.
-    pub asked: BTreeMap<(usize, u32, usize, u64), Nanos>,
+    pub asked: BTreeMap<Asker, Nanos>,
     /// How often each kind of fault struck.
     pub faults: FaultCounts,
     /// The first promise that was broken.
@@ -34,6 +36,20 @@ impl Journal {
             violation: None,
             checks: check::all(),
             timeline: timeline.then(String::new),
+        }
+    }
+
+    /// When the acquisition of a lease began.
+    ///
+    /// One that was passed on within a process has a later token of the claim's block, and was
+    /// asked of no node. It begins when it is got; but that a claim which is passed on has
+    /// not been overtaken rests on clocks, and where these are bad it began with the claim.
+    pub fn began(&self, asker: Asker, mode: Mode, now: Nanos) -> Nanos {
+        let (slot, life, name, _) = asker;
+        let mut earlier = self.asked.range((slot, life, name, 0)..=asker);
+        match earlier.next_back() {
+            Some((claim, at)) if *claim == asker || mode == Mode::Beyond => *at,
+            _ => now,
         }
     }
 

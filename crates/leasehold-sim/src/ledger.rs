@@ -92,6 +92,12 @@ impl Ledger {
         live.filter(move |other| other.id != id && other.name == name)
     }
 
+    /// Whether somebody has the lease of a name, or thinks so.
+    pub fn is_held(&self, name: usize) -> bool {
+        let mut live = self.live.iter().map(|live| &self.holdings[*live]);
+        live.any(|holding| holding.name == name)
+    }
+
     /// Those that say they are valid.
     pub fn believed(&self) -> impl Iterator<Item = HoldingId> {
         let live = self.live.iter().copied();

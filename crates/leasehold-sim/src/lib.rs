@@ -15,11 +15,13 @@
 
 mod agenda;
 pub mod batch;
+mod bells;
 mod bug;
 mod caller;
 mod cancel;
 mod check;
 mod clock;
+mod desk;
 mod dice;
 mod fault;
 mod journal;
@@ -33,7 +35,9 @@ mod resource;
 mod server;
 mod stage;
 mod store;
+mod switchboard;
 mod sync;
+mod waiters;
 mod world;
 
 pub use bug::Bug;

@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::Moment;
-use leasehold::node::{Call, Claim, Node, NodeError, Verb, Vote};
+use leasehold::node::{Bell, Call, Claim, Node, NodeError, Verb, Vote, Watch};
 
+use crate::bells::Bells;
 use crate::bug::Bug;
 use crate::network::ConnectionId;
 use crate::process::Process;
@@ -20,9 +21,10 @@ use crate::store::{Ask, Epoch};
 use crate::sync::locked;
 use crate::world::World;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-const FIRST_RETRY: Duration = Duration::from_millis(20);
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
+/// How long to wait before another is made.
+pub const FIRST_RETRY: Duration = Duration::from_millis(20);
+/// How long at most.
+pub const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// How often one call may be asked again.
 const MAX_REDOS: u8 = 3;
 
@@ -39,6 +41,8 @@ pub struct End {
     pub process: Arc<Process>,
     /// Which node is at the other.
     pub server: usize,
+    /// Those who wait in the process, and how they hear of it.
+    pub bells: Bells,
     state: Mutex<State>,
 }
 
@@ -69,6 +73,8 @@ struct Session {
 
 struct Job {
     call: Call,
+    /// Its owner value, as the nodes know it.
+    owner: Arc<[u8]>,
     number: u64,
     deadline: Moment,
     redos: u8,
@@ -85,6 +91,7 @@ impl Link {
         let end = Arc::new(End {
             process: Arc::clone(process),
             server,
+            bells: Bells::new(world.new_channel()),
             state: Mutex::default(),
         });
         end.connect(world, &mut locked(&end.state));
@@ -108,6 +115,10 @@ impl Node for Link {
     fn floor(&self) -> u64 {
         locked(&self.end.state).floor
     }
+
+    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
+        Some(self.end.watch(&self.world, claim, bell))
+    }
 }
 
 impl Job {
@@ -116,14 +127,15 @@ impl Job {
         !matches!(self.call.verb(), Verb::Release { .. }) && self.call.claim().is_given_back()
     }
 
-    fn request(&self, epoch: Epoch) -> Request {
+    fn request(&self, epoch: Epoch, bells: &Bells) -> Request {
         let claim = self.call.claim();
-        let (name, owner) = (claim.name().clone(), claim.owner());
+        let (name, owner) = (claim.name().clone(), &*self.owner);
         Request::Ask(Box::new(Ask {
             verb: self.call.verb(),
             claim: Claim::new(name, owner, claim.token(), claim.ttl()),
             settled: self.call.is_settled(),
             epoch,
+            bell: bells.channel(),
         }))
     }
 }
@@ -150,9 +162,7 @@ impl End {
             // Its destructors run yet, but nothing leaves it any more.
             return;
         }
-        if call.verb() == Verb::Acquire {
-            world.asked(&self.process, call.claim());
-        }
+        let owner = world.asked(&self.process, call.verb(), call.claim());
         let mut answers = Answers::new();
         {
             let state = &mut *locked(&self.state);
@@ -163,6 +173,7 @@ impl End {
                 let deadline = self.process.now(world) + call.timeout();
                 state.waiting.push_back(Job {
                     call,
+                    owner,
                     number: state.numbers,
                     deadline,
                     redos: 0,
@@ -181,16 +192,17 @@ impl End {
         state.session = None;
         world.network.send(world, id, 0, Request::Hello);
         let end = Arc::clone(self);
-        self.process.after(world, CONNECT_TIMEOUT, move |world| {
-            let mut answers = Answers::new();
-            {
-                let state = &mut *locked(&end.state);
-                if state.connection == Some(id) && state.session.is_none() {
-                    end.broken(world, state, false, &mut answers);
+        self.process
+            .after(world, world.plan.connect_timeout(), move |world| {
+                let mut answers = Answers::new();
+                {
+                    let state = &mut *locked(&end.state);
+                    if state.connection == Some(id) && state.session.is_none() {
+                        end.broken(world, state, false, &mut answers);
+                    }
                 }
-            }
-            tell(answers);
-        });
+                tell(answers);
+            });
     }
 
     /// Asks what waits, in order.
@@ -218,9 +230,8 @@ impl End {
                 told.push((job.call, Ok(Vote::Quarantined { up, remaining })));
                 continue;
             }
-            world
-                .network
-                .send(world, id, job.number, job.request(epoch));
+            let request = job.request(epoch, &self.bells);
+            world.network.send(world, id, job.number, request);
             state.asked.push_back(job);
         }
         self.set_timer(world, state);
@@ -343,6 +354,7 @@ impl End {
             }
         }
         tell(answers);
+        self.unsubscribed(world, id);
     }
 
     /// A reply has arrived.
@@ -353,6 +365,9 @@ impl End {
         number: u64,
         reply: Reply,
     ) {
+        if matches!(reply, Reply::Subscribed | Reply::Pong) {
+            return self.subscription_replied(world, id, &reply);
+        }
         let mut answers = Answers::new();
         {
             let state = &mut *locked(&self.state);
@@ -419,7 +434,7 @@ impl End {
                 }
                 self.ask_waiting(world, state, told);
             }
-            Reply::Hello { .. } => {}
+            Reply::Hello { .. } | Reply::Subscribed | Reply::Pong => {}
         }
     }
 

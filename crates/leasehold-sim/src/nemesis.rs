@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use leasehold::node::News;
+
 use crate::agenda::{Nanos, SECOND};
+use crate::check::progress;
 use crate::fault::Fault;
 use crate::network::Way;
-use crate::process::Pause;
+use crate::process::{Pause, Process};
 use crate::server::Memory;
 use crate::stage;
 use crate::world::World;
@@ -60,7 +63,7 @@ fn strike(world: &Arc<World>, fault: Fault) {
         Fault::ClientStep => step_client(world, slot),
         Fault::Stopped => pause(world, slot, fault, Pause::Stopped),
         Fault::Suspended => pause(world, slot, fault, Pause::Suspended),
-        Fault::Killed => kill(world, slot),
+        Fault::Killed => kill(world, slot, fault),
         Fault::Slow => slow(world, slot, node),
         Fault::Flushed => flush(world, node),
         Fault::ForgotScripts => {
@@ -204,27 +207,70 @@ fn pause(world: &Arc<World>, slot: usize, fault: Fault, how: Pause) {
         .enter(until, move |world| resume(world, &process));
 }
 
-fn resume(world: &Arc<World>, process: &Arc<crate::process::Process>) {
+fn resume(world: &Arc<World>, process: &Arc<Process>) {
     if !process.is_dead() && !process.is_running() {
         world.note(|| format!("** {} goes on", process.label()));
         process.resume(world);
     }
 }
 
-fn kill(world: &Arc<World>, slot: usize) {
+fn kill(world: &Arc<World>, slot: usize, fault: Fault) {
     let process = world.process(slot);
-    if process.is_dead() {
+    if process.is_dead() || !world.take_victim() {
         return;
     }
-    struck(world, Fault::Killed, || {
-        format!("{} is killed", process.label())
-    });
+    struck(world, fault, || format!("{} is killed", process.label()));
+    world.network.orphan(world, &process);
     process.kill();
+    world.waiters().idle_since.clear();
     let at = world.agenda.now() + duration(world) / 4;
     let life = process.life + 1;
-    world
-        .agenda
-        .enter(at, move |world| stage::start(world, slot, life));
+    // The run must not end without it.
+    let busy = world.busy();
+    world.agenda.enter(at, move |world| {
+        stage::start(world, slot, life);
+        drop(busy);
+    });
+}
+
+/// Ends a process that does nothing at the moment, and starts another in its place.
+pub fn replace(world: &Arc<World>, slot: usize) {
+    let process = world.process(slot);
+    world.network.orphan(world, &process);
+    process.kill();
+    stage::start(world, slot, process.life + 1);
+}
+
+/// A node tells a process something, which it hears then, if at all.
+pub fn told(world: &Arc<World>, process: &Arc<Process>, news: News, arrival: Option<Nanos>) {
+    let kills = news == News::YourTurn && world.dice.chance(world.plan.kill_in_turn);
+    if !kills || process.is_dead() {
+        return;
+    }
+    let (now, slot) = (world.agenda.now(), process.slot);
+    // Before it hears of it, at the very moment, or while it asks for the lock.
+    let heard = arrival.unwrap_or(now);
+    let soon = heard + world.plan.longest_round_trip();
+    let at = world.dice.pick(&[now, heard, heard + 1, soon]);
+    let at = world.dice.between(now, at);
+    let life = process.life;
+    world.agenda.enter(at, move |world| {
+        if world.process(slot).life == life {
+            kill(world, slot, Fault::KilledInTurn);
+        }
+    });
+}
+
+/// Lets processes be killed though all else is well.
+pub fn haunt(world: &Arc<World>) {
+    world.set_victims(world.dice.below(4));
+    for _ in 0..world.dice.below(3) {
+        let slot = world.dice.below(world.plan.processes);
+        let at = world.agenda.now() + world.dice.between(0, 4 * SECOND);
+        world
+            .agenda
+            .enter(at, move |world| kill(world, slot, Fault::Killed));
+    }
 }
 
 /// Makes a node slow for all, all nodes for a process, or just the two for each other; to
@@ -276,6 +322,8 @@ fn flush(world: &Arc<World>, node: usize) {
 /// Ends everything that is wrong.
 pub fn heal(world: &Arc<World>) {
     world.set_calm(true);
+    world.set_victims(0);
+    progress::watch(world);
     world.note(|| "== all faults end".to_owned());
     world.network.mend();
     // Clocks are set right, all to the latest: a node whose clock goes back too far grants

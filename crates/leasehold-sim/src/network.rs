@@ -12,9 +12,11 @@ use crate::agenda::Nanos;
 use crate::dice::Dice;
 use crate::fault::Fault;
 use crate::link::End;
+use crate::nemesis;
 use crate::plan::Plan;
-use crate::process::Source;
+use crate::process::{Process, Source};
 use crate::server::Request;
+use crate::switchboard::Telling;
 use crate::sync::locked;
 use crate::world::World;
 
@@ -59,6 +61,8 @@ struct Connection {
     run: Option<u64>,
     /// Whether the process still listens.
     open: bool,
+    /// It is there to be told what is new.
+    subscribes: bool,
     streams: [Stream; 2],
 }
 
@@ -113,6 +117,7 @@ impl Network {
             end: Arc::clone(end),
             run: None,
             open: true,
+            subscribes: false,
             streams: Default::default(),
         };
         state.connections.insert(state.opened, connection);
@@ -126,10 +131,33 @@ impl Network {
         }
     }
 
+    /// A process is gone. Mostly its machine closes what it had open, and the nodes stop
+    /// telling it anything; or the machine is gone too.
+    pub fn orphan(&self, world: &Arc<World>, process: &Arc<Process>) {
+        let open: Vec<_> = {
+            let state = locked(&self.state);
+            let theirs = state
+                .connections
+                .iter()
+                .filter(|(_, c)| c.open && c.subscribes && Arc::ptr_eq(&c.end.process, process));
+            theirs.map(|(id, _)| *id).collect()
+        };
+        if world.dice.chance(0.6) {
+            for connection in open {
+                self.send(world, connection, 0, Request::Bye);
+            }
+        }
+    }
+
     /// Sends a request.
     pub fn send(&self, world: &Arc<World>, to: ConnectionId, number: u64, request: Request) {
         let order = {
-            let mut state = locked(&self.state);
+            let state = &mut *locked(&self.state);
+            if let (Request::Subscribe(_), Some(connection)) =
+                (&request, state.connections.get_mut(&to))
+            {
+                connection.subscribes = true;
+            }
             state.sent += 1;
             state.sent
         };
@@ -199,16 +227,22 @@ impl Network {
             return self.refuse(world, id);
         };
         let (now, constants) = (world.agenda.now(), world.plan.constants);
-        let answer =
-            || world.servers[server].answer(run, &message.request, now, constants, world.bug);
-        let Some(reply) = answer() else {
+        if matches!(message.request, Request::Bye) {
+            return world.servers[server].close(id);
+        }
+        let (from, bug) = ((run, id), world.bug);
+        let answer = || world.servers[server].answer(from, &message.request, now, constants, bug);
+        let Some((reply, tellings)) = answer() else {
             return self.refuse(world, id);
         };
         world.trace_vote(server, &message.request, &reply, !open);
+        self.tell(world, server, tellings);
         if !world.is_calm() && world.dice.chance(world.plan.repeat) {
             world.strike(Fault::Repeated);
             // The second reply is ignored, like every reply that nobody waits for.
-            let _ = answer();
+            if let Some((_, tellings)) = answer() {
+                self.tell(world, server, tellings);
+            }
         }
         if !open && !world.is_calm() && world.dice.chance(world.plan.repeat) {
             // Whoever sent it was told of a failure, so it may come once more, even later.
@@ -237,7 +271,8 @@ impl Network {
         let state = &mut *locked(&self.state);
         let connection = state.connections.get_mut(&message.connection)?;
         let server = connection.end.server;
-        if matches!(message.request, Request::Hello) && connection.run.is_none() {
+        let first = matches!(message.request, Request::Hello | Request::Subscribe(_));
+        if first && connection.run.is_none() {
             connection.run = world.servers[server].run();
         }
         let run = connection.run?;
@@ -259,8 +294,38 @@ impl Network {
         self.hang_up(world, id);
     }
 
+    /// Sends those who listen what they are told.
+    fn tell(&self, world: &Arc<World>, server: usize, tellings: Vec<Telling>) {
+        for telling in tellings {
+            let id = telling.to;
+            let arrival = self.arrival(world, id, Way::Back);
+            let to = locked(&self.state)
+                .connections
+                .get(&id)
+                .map(|c| Arc::clone(&c.end.process));
+            if let Some(process) = to {
+                world.trace_telling(server, &process, &telling);
+                nemesis::told(world, &process, telling.news, arrival);
+            }
+            if let Some(at) = arrival {
+                world.agenda.enter(at, move |world| {
+                    world.network.deliver(world, id, move |_, end| {
+                        end.heard(&telling);
+                    });
+                });
+            }
+        }
+    }
+
     /// Closes a connection from the other side.
     pub fn hang_up(&self, world: &Arc<World>, id: ConnectionId) {
+        let server = locked(&self.state)
+            .connections
+            .get(&id)
+            .map(|c| c.end.server);
+        if let Some(server) = server {
+            world.servers[server].close(id);
+        }
         if let Some(at) = self.arrival(world, id, Way::Back) {
             world.agenda.enter(at, move |world| {
                 world

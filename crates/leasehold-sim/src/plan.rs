@@ -65,6 +65,8 @@ pub struct Plan {
     pub repeat: f64,
     /// How likely a caller drops a future half-way.
     pub cancel: f64,
+    /// How likely a process is killed when it is told that it is its turn.
+    pub kill_in_turn: f64,
     /// How far clients' wall clocks may be off: mostly behind, so that tokens are close.
     pub slow_walls: bool,
     /// How often each kind strikes: the mean time between two.
@@ -80,7 +82,7 @@ impl Plan {
             false => Mode::Beyond,
         };
         let nodes = dice.pick(&[1, 1, 2, 3, 3, 4, 5, 5, 5, 7]);
-        let ttl = Duration::from_millis(dice.pick(&[200, 1_000, 5_000, 20_000]));
+        let ttl = Duration::from_millis(dice.pick(&[200, 1_000, 1_000, 5_000, 5_000, 20_000]));
         let ttl_ns = ttl.as_nanos() as Nanos;
         let mut constants = Constants::for_nodes(nodes);
         constants.skew = Duration::from_secs(dice.pick(&[2, 10, 60]));
@@ -89,7 +91,7 @@ impl Plan {
             let guard = dice.pick(&[ttl * 2, ttl * 4, Duration::from_secs(60)]);
             constants.restart_guard = Some(guard);
         }
-        let turmoil = ttl_ns * dice.between(10, 25);
+        let turmoil = ttl_ns * dice.between(8, 20);
         let rate = |most: f64| match dice.chance(0.6) {
             true => most * dice.fraction(),
             false => 0.0,
@@ -99,8 +101,8 @@ impl Plan {
             seed,
             mode,
             nodes,
-            processes: 2 + dice.below(3),
-            workers: 1 + dice.below(2),
+            processes: 2 + dice.below(4),
+            workers: 1 + dice.below(3),
             names: 1 + dice.below(2),
             ttl,
             constants,
@@ -113,6 +115,7 @@ impl Plan {
             delay,
             repeat,
             cancel,
+            kill_in_turn: 0.0,
             slow_walls: dice.chance(0.4),
             strikes: Vec::new(),
         };
@@ -123,6 +126,10 @@ impl Plan {
             plan.lull = Some((turmoil / 2, forgets.as_nanos() as Nanos + 4 * ttl_ns));
         }
         plan.strikes = plan.draw_strikes(&dice, ttl_ns);
+        plan.kill_in_turn = match dice.chance(0.4) {
+            true => 0.05 * dice.fraction(),
+            false => 0.0,
+        };
         plan
     }
 
@@ -149,6 +156,32 @@ impl Plan {
     /// would be too short.
     pub fn node_timeout(&self) -> Option<Duration> {
         (self.distance > 1).then(|| self.ttl / 4)
+    }
+
+    /// How long a message may take there and back, when all is well.
+    pub fn longest_round_trip(&self) -> Nanos {
+        4 * self.latency * self.distance
+    }
+
+    /// How long a connection may take to be made; more than a round trip.
+    pub fn connect_timeout(&self) -> Duration {
+        let round_trips = Duration::from_nanos(2 * self.longest_round_trip());
+        round_trips.max(Duration::from_secs(1))
+    }
+
+    /// How long it may take, once all is well, until everybody has noticed: connections that
+    /// were broken unnoticed are made anew, messages that were late have arrived, and nodes that
+    /// restarted vote.
+    pub fn longest_settling(&self) -> Nanos {
+        self.by_slow_clocks(self.longest_guard() + 5 * self.longest_ttl() + 5 * SECOND)
+    }
+
+    /// How long a span may truly be that is counted by a clock of the run.
+    pub fn by_slow_clocks(&self, span: Nanos) -> Nanos {
+        match self.mode {
+            Mode::Within => span + span / 50,
+            Mode::Beyond => span + span / 2,
+        }
     }
 
     /// The longest TTL in use.
@@ -182,11 +215,13 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  messages lost {:.2} %, late {:.2} %, repeated {:.2} %; callers cancelled {:.0} %",
+            "  messages lost {:.2} %, late {:.2} %, repeated {:.2} %; callers cancelled {:.0} %, \
+             killed in their turn {:.1} %",
             self.loss * 100.0,
             self.delay * 100.0,
             self.repeat * 100.0,
-            self.cancel * 100.0
+            self.cancel * 100.0,
+            self.kill_in_turn * 100.0
         )?;
         for (fault, mean) in &self.strikes {
             let mean = Duration::from_nanos(*mean);

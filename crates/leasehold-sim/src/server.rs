@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use leasehold::node::Vote;
 use leasehold::node::rules::Constants;
+use leasehold::{Holder, Name};
 
 use crate::agenda::{Nanos, SECOND};
 use crate::bug::Bug;
 use crate::clock::NodeClock;
-use crate::store::{Ask, Epoch, Store};
+use crate::network::ConnectionId;
+use crate::store::{Ask, Epoch, Standing, Store};
+use crate::switchboard::{Channel, Switchboard, Telling};
 use crate::sync::locked;
 
 /// What a server is asked over a connection.
@@ -18,6 +21,12 @@ pub enum Request {
     Hello,
     /// To do something with a claim.
     Ask(Box<Ask>),
+    /// To send over this connection whatever comes over the channel.
+    Subscribe(Channel),
+    /// Whether it is there.
+    Ping,
+    /// Nothing: the other end is closed.
+    Bye,
 }
 
 /// What it says.
@@ -36,6 +45,10 @@ pub enum Reply {
     Forgot,
     /// It does not know the script.
     NoScript,
+    /// To a subscription.
+    Subscribed,
+    /// It is there.
+    Pong,
 }
 
 /// What a server comes back with.
@@ -57,6 +70,7 @@ pub struct Server {
 struct State {
     store: Store,
     snapshot: Store,
+    board: Switchboard,
     clock: NodeClock,
     /// Which run of the server this is; `None` while it is down.
     run: Option<u64>,
@@ -75,6 +89,7 @@ impl Server {
             state: Mutex::new(State {
                 store: Store::default(),
                 snapshot: Store::default(),
+                board: Switchboard::default(),
                 clock,
                 run: Some(0),
                 runs: 0,
@@ -86,23 +101,24 @@ impl Server {
         }
     }
 
-    /// Answers a request that arrived over a connection made in this `run`.
+    /// Answers a request that arrived over a connection made in this `run`, and says what is
+    /// to be told to those who listen.
     /// `None`: the connection is not known here, or the server is down.
     pub fn answer(
         &self,
-        run: u64,
+        (run, connection): (u64, ConnectionId),
         request: &Request,
         now: Nanos,
         constants: Constants,
         bug: Option<Bug>,
-    ) -> Option<Reply> {
+    ) -> Option<(Reply, Vec<Telling>)> {
         let state = &mut *locked(&self.state);
         if state.run != Some(run) {
             return None;
         }
         let now_us = state.clock.at(now);
         state.latest_us = state.latest_us.max(now_us);
-        Some(match request {
+        let reply = match request {
             Request::Hello => {
                 state.scripts = true;
                 // The first run began long before the simulation did.
@@ -117,11 +133,25 @@ impl Server {
                 state.scripts = true;
                 Reply::NoScript
             }
-            Request::Ask(ask) => match state.store.vote(ask, now_us, constants, bug) {
-                Some(vote) => Reply::Vote(vote),
-                None => Reply::Forgot,
-            },
-        })
+            Request::Ask(ask) => {
+                let State { store, board, .. } = state;
+                match store.vote(ask, now_us, constants, bug, board) {
+                    Some(vote) => Reply::Vote(vote),
+                    None => Reply::Forgot,
+                }
+            }
+            Request::Subscribe(channel) => {
+                state.board.subscribe(*channel, connection);
+                Reply::Subscribed
+            }
+            Request::Ping | Request::Bye => Reply::Pong,
+        };
+        Some((reply, state.board.take()))
+    }
+
+    /// A connection is closed at this end.
+    pub fn close(&self, connection: ConnectionId) {
+        locked(&self.state).board.close(connection);
     }
 
     /// Which run of the server this is; `None` while it is down.
@@ -150,6 +180,7 @@ impl Server {
             Memory::Snapshot => state.store = state.snapshot.clone(),
             Memory::Lost => state.store.clear(),
         }
+        state.board = Switchboard::default();
         state.run.take().is_some()
     }
 
@@ -199,16 +230,36 @@ impl Server {
         locked(&self.state).latest_offset_us
     }
 
-    /// The locks on it, as text; without those that only `min_hold` keeps, if so wished.
-    pub fn locks(&self, now: Nanos, kept_too: bool) -> Vec<String> {
+    /// The locks on it and those who stand in line, as text, with who that is.
+    pub fn leftovers(&self, now: Nanos) -> Vec<(Holder, String)> {
         let state = locked(&self.state);
-        let locks = state.store.locks(state.clock.at(now));
-        locks
-            .filter(|(_, holder)| kept_too || !holder.kept)
-            .map(|(name, holder)| {
-                let by = holder.label.unwrap_or_default();
-                format!("{name} (by {by}, token {:?})", holder.token)
-            })
-            .collect()
+        let now_us = state.clock.at(now);
+        let locks = state.store.locks(now_us).map(|(name, standing)| {
+            let Standing { holder, reserved } = standing;
+            let how = if reserved { "reserved for" } else { "held by" };
+            let who = holder.label.clone().unwrap_or_default();
+            let text = format!("{name} ({how} {who}, token {:?})", holder.token);
+            (holder, text)
+        });
+        let lines = state.store.lines(now_us).map(|(name, holder)| {
+            let who = holder.label.clone().unwrap_or_default();
+            let text = format!("{who} in line for {name}, ticket {:?}", holder.token);
+            (holder, text)
+        });
+        locks.chain(lines).collect()
+    }
+
+    /// Who has the lock of a name, by the label of its process: not one for whom it is only
+    /// reserved.
+    pub fn holder(&self, name: &Name, now: Nanos) -> Option<Holder> {
+        let state = locked(&self.state);
+        let mut locks = state.store.locks(state.clock.at(now));
+        let (_, standing) = locks.find(|(of, standing)| *of == name && !standing.reserved)?;
+        Some(standing.holder)
+    }
+
+    /// Whether this one stands in line.
+    pub fn stands(&self, name: &Name, owner: &[u8]) -> bool {
+        locked(&self.state).store.stands(name, owner)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Client;
+use leasehold::node::DEAD_AFTER;
 
 use crate::agenda::{MILLI, Nanos, SECOND};
 use crate::bug::Bug;
@@ -32,6 +33,10 @@ pub struct Report {
     pub faults: FaultCounts,
     /// How many leases were taken.
     pub leases: usize,
+    /// How many of them went to one who stood in line.
+    pub handed_over: u64,
+    /// How often it was looked at whether somebody was overtaken.
+    pub orders_seen: u64,
     /// How much time passed in it.
     pub simulated: Duration,
     /// How many events there were.
@@ -59,11 +64,14 @@ pub fn run(seed: u64, bug: Option<Bug>, timeline: bool) -> Report {
 
 fn report(world: &World) -> Report {
     let mut journal = world.journal();
+    let waiters = world.waiters();
     Report {
         plan: world.plan.clone(),
         violation: journal.violation.clone(),
         faults: journal.faults.clone(),
         leases: journal.ledger.taken(),
+        handed_over: waiters.handed_over,
+        orders_seen: waiters.orders_seen,
         simulated: Duration::from_nanos(world.agenda.now()),
         events: world.agenda.happened(),
         timeline: journal.take_timeline(),
@@ -126,6 +134,9 @@ fn connect(world: &Arc<World>, process: &Arc<Process>) -> Client {
 
 /// Gives a process its callers.
 fn employ(world: &Arc<World>, process: &Arc<Process>) {
+    if let Some(patience) = world.probing() {
+        return probe(world, process, patience);
+    }
     if world.is_winding_down() {
         return;
     }
@@ -175,6 +186,12 @@ fn turmoil(world: &Arc<World>) {
     world.strike(Fault::Lull);
     world.note(|| format!("** nobody wants anything for {} s", duration / SECOND));
     world.run_until(world.agenda.now() + duration);
+    // Meanwhile some were started anew, and have forgotten what they knew of the nodes.
+    for slot in 0..world.plan.processes {
+        if world.dice.chance(0.5) {
+            nemesis::replace(world, slot);
+        }
+    }
     world.set_winding_down(false);
     world.set_calm(false);
     for process in everybody(world) {
@@ -216,6 +233,14 @@ fn patience(world: &World) -> Nanos {
     world.plan.longest_guard() + 60 * world.plan.longest_ttl() + 120 * SECOND
 }
 
+impl World {
+    /// How long those who want every name are ready to wait; `None` if it is not their time.
+    fn probing(&self) -> Option<Duration> {
+        let patience = Duration::from_nanos(patience(self) / 4);
+        self.is_probing().then_some(patience)
+    }
+}
+
 /// Ends all faults, and lets the callers finish.
 fn wind_down(world: &Arc<World>) {
     nemesis::heal(world);
@@ -242,14 +267,10 @@ fn aftermath(world: &Arc<World>) {
     // has ended with its TTL.
     let ttl = world.plan.longest_ttl();
     let settled = (MOST_TTLS_LATE + 2) * ttl + world.plan.longest_guard();
+    let settled = world.plan.by_slow_clocks(settled);
+    let settled = settled.max(world.plan.longest_settling());
     world.run_until(world.agenda.now() + settled);
-    let patience = Duration::from_nanos(patience(world) / 4);
-    for process in everybody(world) {
-        for _ in 0..2 {
-            spawn(world, &process, move |caller| caller.probe(patience));
-        }
-    }
-    wait_for_callers(world);
+    contest(world);
     shut_down(world);
     if let Err(what) = leftovers::nothing_on_nodes(world, false) {
         return world.violate(leftovers::PROMISE, what);
@@ -257,9 +278,29 @@ fn aftermath(world: &Arc<World>) {
     if let Err(what) = leftovers::no_tasks(&everybody(world)) {
         return world.violate(leftovers::PROMISE, what);
     }
-    world.run_until(world.agenda.now() + ttl);
+    let dead = 2 * DEAD_AFTER.as_nanos() as Nanos;
+    world.run_until(world.agenda.now() + ttl + dead);
     if let Err(what) = leftovers::nothing_on_nodes(world, true) {
         world.violate(leftovers::PROMISE, what);
+    }
+}
+
+/// All want every name, many at a time, and some are killed over it.
+fn contest(world: &Arc<World>) {
+    world.set_probing(true);
+    nemesis::haunt(world);
+    for process in everybody(world) {
+        employ(world, &process);
+    }
+    progress::watch(world);
+    wait_for_callers(world);
+    world.set_probing(false);
+    world.set_victims(0);
+}
+
+fn probe(world: &Arc<World>, process: &Arc<Process>, patience: Duration) {
+    for _ in 0..=world.plan.workers {
+        spawn(world, process, move |caller| caller.probe(patience));
     }
 }
 

@@ -1,13 +1,15 @@
-//! What a node keeps: locks, fences and its epoch. It votes by the library's own rules.
+//! What a node keeps: locks, fences, the lines of those who wait, and its epoch. It votes by
+//! the library's own rules.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use leasehold::Name;
-use leasehold::node::rules::{self, Constants, View, Write};
-use leasehold::node::{Claim, Verb, Vote};
+use leasehold::node::rules::{self, Constants, Write};
+use leasehold::node::{Claim, DEAD_AFTER, Line, Record, Verb, Vote, vote};
+use leasehold::{Holder, Name};
 
 use crate::bug::Bug;
+use crate::desk::Desk;
+use crate::switchboard::{Channel, Switchboard};
 
 /// Since when a node has remembered everything, and in which run of it that was noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,15 @@ pub struct Ask {
     pub settled: bool,
     /// What the connection knows of the node's epoch.
     pub epoch: Epoch,
+    /// Where the one who asks can be told something, if anywhere.
+    pub bell: Option<Channel>,
+}
+
+impl Ask {
+    /// Whether it gives a lock back, and nothing of its claim can arrive late.
+    pub fn is_settled_release(&self) -> bool {
+        self.settled && self.verb == Verb::Release { keep: None }
+    }
 }
 
 /// The memory of a node. A clone is a snapshot.
@@ -43,12 +54,33 @@ pub struct Store {
     epoch: Option<Epoch>,
 }
 
+/// What a node keeps of a name.
 #[derive(Clone, Default)]
-struct Entry {
+pub struct Entry {
     /// The owner value, and until when.
-    lock: Option<(Box<[u8]>, u64)>,
+    pub lock: Option<(Box<[u8]>, u64)>,
     /// The highest token granted, and until when it is remembered.
-    fence: Option<(u64, u64)>,
+    pub fence: Option<(u64, u64)>,
+    /// Those who wait.
+    pub line: Line,
+    /// The fence is marked: somebody stands in line, or did.
+    pub lined: bool,
+    /// When nobody has asked until then, all who wait are dead.
+    line_until: u64,
+    /// Where those who wait are told something.
+    bells: BTreeMap<Box<[u8]>, Bell>,
+    /// For those who are ordered by their arrival on purpose.
+    arrivals: u64,
+}
+
+#[derive(Clone)]
+struct Bell {
+    channel: Option<Channel>,
+    ticket: u64,
+    /// Which arrival it was.
+    arrival: u64,
+    /// It has left the line, but may have to be told why.
+    left: bool,
 }
 
 impl Store {
@@ -70,42 +102,43 @@ impl Store {
     pub fn vote(
         &mut self,
         ask: &Ask,
-        now_us: u64,
+        now: u64,
         constants: Constants,
         bug: Option<Bug>,
+        board: &mut Switchboard,
     ) -> Option<Vote> {
-        let (claim, verb) = (&ask.claim, ask.verb);
-        let entry = self.names.entry(claim.name().clone()).or_default();
-        entry.expire(now_us, bug);
-        let owned = entry.owner() == Some(claim.owner());
-        if ask.settled && verb == (Verb::Release { keep: None }) {
-            // Nothing can arrive late, so the fence may stay as it is.
-            if owned {
-                entry.unlock(bug);
-            }
-            return Some(Vote::Released { held: owned });
+        let entry = self.names.entry(ask.claim.name().clone()).or_default();
+        entry.expire(now, bug);
+        let mut desk = Desk {
+            entry,
+            ask,
+            now,
+            constants,
+            bug,
+            board,
+        };
+        if ask.is_settled_release() && desk.entry.owner() != Some(ask.claim.owner()) {
+            return Some(Vote::Released { held: false });
         }
-        let view = entry.view(ask, now_us, constants, bug);
-        let (vote, mut write) = match verb {
-            Verb::Acquire => rules::acquire(&view, claim),
-            Verb::Extend => rules::extend(&view, claim),
-            Verb::Release { keep } => rules::release(&view, claim, keep),
-        };
-        // A fence that is there has not been forgotten: like the scripts, the common case
-        // does not look at the epoch.
-        let plain = match verb {
-            Verb::Acquire => entry.fence.is_some() && matches!(write, Write::Lock { .. }),
-            Verb::Extend => owned && entry.fence.is_some_and(|(f, _)| f == claim.token()),
-            Verb::Release { .. } => entry.lock.is_some(),
-        };
-        if !plain && self.epoch != Some(ask.epoch) {
+        if !desk.is_plain() && self.epoch != Some(ask.epoch) {
             return None;
         }
-        if bug == Some(Bug::ExtendIgnoresFence) && verb == Verb::Extend && vote == Vote::Granted {
-            let fence = claim.token();
-            write = Write::Lock { fence };
+        if desk.keeps_stale() {
+            desk.join(&ask.claim);
         }
-        entry.apply(write, claim, now_us, constants, bug);
+        let mut vote = vote(&mut desk, ask.verb, &ask.claim);
+        if let (true, Vote::Stale { fence, now }) = (desk.keeps_stale(), &vote) {
+            vote = Vote::Held {
+                holder: desk.entry.owner().map(Holder::parse).unwrap_or_default(),
+                remaining: desk.view().remaining,
+                fence: *fence,
+                now: *now,
+                place: Some(0),
+            };
+        }
+        if ask.verb != Verb::Extend {
+            desk.entry.tidy();
+        }
         Some(vote)
     }
 
@@ -119,104 +152,147 @@ impl Store {
         *self = Self::default();
     }
 
-    /// The locks that have not expired, as name, token of the owner, and whether only
-    /// `min_hold` keeps it.
-    pub fn locks(&self, now_us: u64) -> impl Iterator<Item = (&Name, leasehold::Holder)> {
+    /// The locks that have not expired, and whose they are.
+    pub fn locks(&self, now_us: u64) -> impl Iterator<Item = (&Name, Standing)> {
         self.names.iter().filter_map(move |(name, entry)| {
-            let (owner, until) = entry.lock.as_ref()?;
-            (*until > now_us).then(|| (name, leasehold::Holder::parse(owner)))
+            let (owner, _) = entry.lock.as_ref().filter(|(_, until)| *until > now_us)?;
+            let holder = Holder::parse(owner);
+            let fence = entry.fence.map_or(0, |(fence, _)| fence);
+            let reserved = !holder.kept && holder.token.is_some_and(|token| token > fence);
+            Some((name, Standing { holder, reserved }))
         })
+    }
+
+    /// Those who stand in line and have not been dead for long, and for which name.
+    pub fn lines(&self, now_us: u64) -> impl Iterator<Item = (&Name, Holder)> {
+        let lines = self
+            .names
+            .iter()
+            .filter(move |(_, e)| e.line_until > now_us);
+        lines.flat_map(|(name, entry)| {
+            let waiting = entry
+                .bells
+                .keys()
+                .filter(|owner| entry.line.contains(owner));
+            waiting.map(move |owner| (name, Holder::parse(owner)))
+        })
+    }
+
+    /// Whether this one stands in line.
+    pub fn stands(&self, name: &Name, owner: &[u8]) -> bool {
+        let entry = self.names.get(name);
+        entry.is_some_and(|entry| entry.line.contains(owner))
+    }
+}
+
+/// Whose a lock is.
+pub struct Standing {
+    /// Whose.
+    pub holder: Holder,
+    /// It is only reserved for it.
+    pub reserved: bool,
+}
+
+impl Desk<'_> {
+    /// The common cases, in which the scripts do not look at the epoch: a fence that is there
+    /// has not been forgotten.
+    fn is_plain(&self) -> bool {
+        let (entry, claim) = (&*self.entry, &self.ask.claim);
+        let owned = entry.owner() == Some(claim.owner());
+        match self.ask.verb {
+            Verb::Acquire => {
+                let takes = matches!(rules::acquire(&self.view(), claim).1, Write::Lock { .. });
+                entry.fence.is_some() && entry.lock.is_none() && !entry.lined && takes
+            }
+            Verb::Wait => false,
+            Verb::Extend => owned && entry.fence.is_some_and(|(f, _)| f == claim.token()),
+            Verb::Release { .. } if self.ask.is_settled_release() => true,
+            Verb::Release { .. } => entry.lock.is_some() && !entry.lined,
+        }
     }
 }
 
 impl Entry {
-    fn owner(&self) -> Option<&[u8]> {
+    /// Whose the lock is.
+    pub fn owner(&self) -> Option<&[u8]> {
         self.lock.as_ref().map(|(owner, _)| &**owner)
     }
 
-    fn expire(&mut self, now_us: u64, bug: Option<Bug>) {
-        if self
-            .lock
-            .as_ref()
-            .is_some_and(|(_, until)| *until <= now_us)
-        {
+    fn expire(&mut self, now: u64, bug: Option<Bug>) {
+        if self.lock.as_ref().is_some_and(|(_, until)| *until <= now) {
             self.unlock(bug);
         }
-        self.fence.take_if(|(_, until)| *until <= now_us);
+        if self.line_until <= now && bug != Some(Bug::DeadWaiterKept) {
+            self.line = Line::default();
+            self.bells.clear();
+        }
+        if self.fence.take_if(|(_, until)| *until <= now).is_some() {
+            self.lined = false;
+        }
     }
 
-    fn unlock(&mut self, bug: Option<Bug>) {
+    /// The lock goes away.
+    pub fn unlock(&mut self, bug: Option<Bug>) {
         self.lock = None;
         if bug == Some(Bug::FenceDiesWithLock) {
             self.fence = None;
         }
     }
 
-    /// What the rules are shown; without one of the rules, not quite the truth.
-    fn view(&self, ask: &Ask, now: u64, constants: Constants, bug: Option<Bug>) -> View<'_> {
-        let token = ask.claim.token();
-        let mut view = View {
-            lock: self.owner(),
-            remaining: self
-                .lock
-                .as_ref()
-                .map(|(_, until)| Duration::from_micros(until.saturating_sub(now))),
-            fence: self.fence.map(|(fence, _)| fence),
-            floor: ask.epoch.floor(&constants),
-            now,
-            constants,
+    /// Stands in line from now on, or still.
+    pub fn join(&mut self, claim: &Claim, channel: Option<Channel>, now: u64, bug: Option<Bug>) {
+        self.arrivals += 1;
+        let earlier = self.bells.get(claim.owner()).filter(|bell| !bell.left);
+        let bell = Bell {
+            channel,
+            ticket: claim.token(),
+            arrival: earlier.map_or(self.arrivals, |bell| bell.arrival),
+            left: false,
         };
-        match bug {
-            Some(Bug::TiesWin) if ask.verb == Verb::Acquire => {
-                view.fence = view.fence.map(|fence| fence - u64::from(fence == token));
-            }
-            Some(Bug::MissingFenceIsZero) => view.fence = view.fence.or(Some(0)),
-            Some(Bug::NoFloor) => view.floor = 0,
-            Some(Bug::ExtendIgnoresFence) if ask.verb == Verb::Extend => view.fence = Some(0),
-            _ => {}
+        if bug == Some(Bug::LineByArrival) {
+            let (name, owner) = (claim.name().clone(), claim.owner());
+            let placed = Claim::new(name, owner, bell.arrival, claim.ttl());
+            self.line.join(&placed, now);
+        } else {
+            self.line.join(claim, now);
         }
-        view
+        self.bells.insert(claim.owner().into(), bell);
+        self.lined = true;
+        self.line_until = now.saturating_add(DEAD_AFTER.as_micros() as u64);
     }
 
-    fn apply(
-        &mut self,
-        write: Write,
-        claim: &Claim,
-        now: u64,
-        constants: Constants,
-        bug: Option<Bug>,
-    ) {
-        let until = |span: Duration| now.saturating_add(span.as_micros() as u64);
-        // As long as the rules ask for: F + S, the lock's own time, and an hour.
-        let retention = constants.fence_retention + constants.skew + Duration::from_secs(3600);
-        match write {
-            Write::Nothing => {}
-            Write::Lock { fence } => {
-                self.lock = Some((claim.owner().into(), until(claim.ttl())));
-                self.fence = Some((fence, until(retention + claim.ttl())));
-            }
-            Write::Unlock { fence } => {
-                self.unlock(bug);
-                if let Some(fence) = fence.filter(|_| bug != Some(Bug::FenceDiesWithLock)) {
-                    self.fence = Some((fence, until(retention)));
-                }
-            }
-            Write::Keep {
-                value,
-                remaining,
-                fence,
-            } => {
-                self.lock = Some((value.into(), until(remaining)));
-                if let Some(fence) = fence {
-                    self.fence = Some((fence, until(retention + remaining)));
-                }
-            }
+    /// No longer.
+    pub fn leave(&mut self, owner: &[u8]) {
+        self.line.leave(owner);
+        if let Some(bell) = self.bells.get_mut(owner) {
+            bell.left = true;
         }
+    }
+
+    /// The first in line, and its ticket.
+    pub fn first(&self) -> Option<(Box<[u8]>, u64)> {
+        let (owner, place) = self.line.first()?;
+        let ticket = self.bells.get(&owner).map_or(place, |bell| bell.ticket);
+        Some((owner, ticket))
+    }
+
+    /// Where to tell it something.
+    pub fn bell(&self, owner: &[u8]) -> Option<Channel> {
+        self.bells.get(owner)?.channel
+    }
+
+    /// Forgets those who have left, and the mark of a line in which nobody stands.
+    fn tidy(&mut self) {
+        let line = &self.line;
+        self.bells.retain(|owner, _| line.contains(owner));
+        self.lined &= !line.is_empty();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const NOW: u64 = 1_800_000_000_000_000;
@@ -229,6 +305,7 @@ mod tests {
             claim: Claim::new(name, token.to_string().into_bytes(), token, ttl),
             settled: false,
             epoch,
+            bell: None,
         }
     }
 
@@ -242,7 +319,13 @@ mod tests {
         let ahead = store.greet(0, NOW + hour);
         let back = store.greet(1, NOW);
         assert_eq!(back.floor(&constants), ahead.floor(&constants));
-        let vote = store.vote(&ask(NOW + 1, back), NOW, constants, None);
+        let vote = store.vote(
+            &ask(NOW + 1, back),
+            NOW,
+            constants,
+            None,
+            &mut Switchboard::default(),
+        );
         assert!(matches!(vote, Some(Vote::Stale { .. })), "{vote:?}");
     }
 
@@ -253,12 +336,13 @@ mod tests {
         let epoch = store.greet(0, NOW);
         let token = epoch.floor(&constants) + 1;
         store.clear();
+        let board = &mut Switchboard::default();
         assert_eq!(
-            store.vote(&ask(token, epoch), NOW + 1, constants, None),
+            store.vote(&ask(token, epoch), NOW + 1, constants, None, board),
             None
         );
         let epoch = store.greet(0, NOW + 1);
-        let vote = store.vote(&ask(token + 1, epoch), NOW + 2, constants, None);
+        let vote = store.vote(&ask(token + 1, epoch), NOW + 2, constants, None, board);
         assert_eq!(vote, Some(Vote::Granted));
     }
 }

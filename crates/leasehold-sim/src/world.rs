@@ -1,14 +1,15 @@
 //! Everything of one run that its parts share.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::btree_map::Entry;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use leasehold::node::{Claim, Vote};
+use leasehold::node::{Claim, Verb, Vote};
 use leasehold::{Lease, Name};
 
 use crate::agenda::{Agenda, Nanos};
 use crate::bug::Bug;
-use crate::check::{Fact, Scene};
+use crate::check::{Fact, Scene, order};
 use crate::clock::NodeClock;
 use crate::dice::Dice;
 use crate::fault::Fault;
@@ -19,7 +20,9 @@ use crate::plan::Plan;
 use crate::process::Process;
 use crate::resource::Resource;
 use crate::server::{Reply, Request, Server};
+use crate::switchboard::{Channel, Telling};
 use crate::sync::locked;
+use crate::waiters::Waiters;
 
 /// A run: its nodes, its processes, the network between them, and what happened.
 pub struct World {
@@ -42,8 +45,15 @@ pub struct World {
     /// The names that are locked.
     pub names: Vec<Name>,
     journal: Mutex<Journal>,
+    waiters: Mutex<Waiters>,
+    channels: AtomicU64,
     calm: AtomicBool,
+    /// From when on all is well, if it stays calm.
+    well_from: AtomicU64,
+    /// How many processes may yet be killed though it is calm.
+    victims: AtomicUsize,
     winding_down: AtomicBool,
+    probing: AtomicBool,
     /// How many callers are at work.
     busy: AtomicUsize,
 }
@@ -84,8 +94,13 @@ impl World {
                 .map(|name| Name::new(format!("name-{name}")).expect("a short name is valid"))
                 .collect(),
             journal: Mutex::new(journal),
+            waiters: Mutex::default(),
+            channels: AtomicU64::new(0),
             calm: AtomicBool::new(false),
+            well_from: AtomicU64::new(0),
+            victims: AtomicUsize::new(0),
             winding_down: AtomicBool::new(false),
+            probing: AtomicBool::new(false),
             busy: AtomicUsize::new(0),
             dice,
             plan,
@@ -131,6 +146,47 @@ impl World {
     /// No more faults from now on, or again.
     pub fn set_calm(&self, calm: bool) {
         self.calm.store(calm, Ordering::Relaxed);
+        self.unsettle(self.plan.longest_settling());
+    }
+
+    /// Whether all is well, and has been for so long that everybody has noticed.
+    pub fn is_well(&self) -> bool {
+        self.is_calm() && self.agenda.now() >= self.well_from.load(Ordering::Relaxed)
+    }
+
+    /// All is not well until so much time has passed.
+    pub fn unsettle(&self, span: Nanos) {
+        let from = self.agenda.now().saturating_add(span);
+        self.well_from.fetch_max(from, Ordering::Relaxed);
+    }
+
+    /// So many processes may be killed though it is calm.
+    pub fn set_victims(&self, victims: usize) {
+        self.victims.store(victims, Ordering::Relaxed);
+    }
+
+    /// Whether another process may be killed; one fewer from then on, if it is calm.
+    pub fn take_victim(&self) -> bool {
+        let one_fewer = |left: usize| left.checked_sub(1);
+        let order = Ordering::Relaxed;
+        !self.is_calm() || self.victims.fetch_update(order, order, one_fewer).is_ok()
+    }
+
+    /// Who waits.
+    pub fn waiters(&self) -> std::sync::MutexGuard<'_, Waiters> {
+        locked(&self.waiters)
+    }
+
+    /// A channel that nobody has yet.
+    pub fn new_channel(&self) -> Channel {
+        self.channels.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether a process of this label runs now.
+    pub fn is_alive(&self, label: Option<&str>) -> bool {
+        let processes = locked(&self.processes);
+        let mut alive = processes.iter().filter(|process| !process.is_dead());
+        alive.any(|process| Some(&*process.label()) == label)
     }
 
     /// Whether callers finish what they are at, and then stop.
@@ -141,6 +197,16 @@ impl World {
     /// Callers stop from now on, or begin again.
     pub fn set_winding_down(&self, winding_down: bool) {
         self.winding_down.store(winding_down, Ordering::Relaxed);
+    }
+
+    /// Whether callers want every name, to see that all is well.
+    pub fn is_probing(&self) -> bool {
+        self.probing.load(Ordering::Relaxed)
+    }
+
+    /// Callers want every name from now on, or no longer.
+    pub fn set_probing(&self, probing: bool) {
+        self.probing.store(probing, Ordering::Relaxed);
     }
 
     /// One more caller is at work.
@@ -154,13 +220,30 @@ impl World {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// An attempt is sent.
-    pub fn asked(&self, process: &Process, claim: &Claim) {
+    /// A claim is sent to a node. Returns its owner value as the nodes know it.
+    pub fn asked(&self, process: &Arc<Process>, verb: Verb, claim: &Claim) -> Arc<[u8]> {
         let name = self.names.iter().position(|name| name == claim.name());
-        let Some(name) = name else { return };
-        let now = self.agenda.now();
+        let name = name.expect("callers use the names there are");
+        let owner = self.waiters().alias(claim.owner(), self.plan.seed);
+        self.waiters()
+            .sent(process, name, verb, (claim.token(), &owner));
+        if verb != Verb::Acquire {
+            return owner;
+        }
         let key = (process.slot, process.life, name, claim.token());
-        self.journal().asked.entry(key).or_insert(now);
+        let new = match self.journal().asked.entry(key) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(entry) => {
+                entry.insert(self.agenda.now());
+                true
+            }
+        };
+        if new && self.is_well() {
+            let mut before = self.waiters().standing_before(name, claim.token());
+            before.retain(|stander| order::stands_everywhere(self, stander));
+            self.waiters().note_before(key, before);
+        }
+        owner
     }
 
     /// Somebody got a lease.
@@ -172,17 +255,24 @@ impl World {
         lease: Option<Weak<Lease>>,
     ) -> HoldingId {
         let now = self.agenda.now();
+        let key = (process.slot, process.life, name, token);
+        let before = {
+            let waiters = &mut *self.waiters();
+            waiters.idle_since.remove(&name);
+            waiters.granted(key)
+        };
         let id = {
             let journal = &mut *self.journal();
-            let key = (process.slot, process.life, name, token);
-            let began = journal.asked.get(&key).copied().unwrap_or(0);
-            let times = (began, now);
+            let times = (journal.began(key, self.plan.mode, now), now);
             journal.note(now, || {
                 format!("{} holds name-{name} with token {token}", process.label())
             });
             journal.ledger.enter(process, name, token, lease, times)
         };
         self.check(Fact::Granted(id), Some(process));
+        if let Err(what) = order::nobody_overtaken(self, token, &before) {
+            self.violate(order::PROMISE, what);
+        }
         id
     }
 
@@ -236,24 +326,38 @@ impl World {
         let journal = &mut *self.journal();
         journal.note(now, || {
             let late = if late { ", too late" } else { "" };
-            let Request::Ask(ask) = request else {
-                return format!("    n{server}: shakes hands{late}");
+            let ask = match request {
+                Request::Ask(ask) => ask,
+                Request::Subscribe(_) => return format!("    n{server}: is listened to{late}"),
+                _ => return format!("    n{server}: shakes hands{late}"),
             };
             let (verb, claim) = (ask.verb, &ask.claim);
             let said = match reply {
                 // Without host and process id, which differ from run to run.
-                Reply::Vote(Vote::Held { holder, .. }) => {
+                Reply::Vote(Vote::Held { holder, place, .. }) => {
                     let by = holder.label.as_deref().unwrap_or("another");
                     let kept = if holder.kept { ", kept" } else { "" };
-                    format!("held by {by}, token {:?}{kept}", holder.token)
+                    let place = place.map_or(String::new(), |place| format!(", {place} before"));
+                    format!("held by {by}, token {:?}{kept}{place}", holder.token)
                 }
                 Reply::Vote(vote) => vote.to_string(),
                 Reply::Forgot => "another epoch".to_owned(),
                 Reply::NoScript => "script not known".to_owned(),
-                Reply::Hello { .. } => "hello".to_owned(),
+                Reply::Hello { .. } | Reply::Subscribed | Reply::Pong => "hello".to_owned(),
             };
             let (name, token) = (claim.name(), claim.token());
             format!("    n{server}: {verb:?} {name} token {token}: {said}{late}")
+        });
+    }
+
+    /// Notes what a node tells one who waits.
+    pub fn trace_telling(&self, server: usize, process: &Process, telling: &Telling) {
+        self.note(|| {
+            let Telling {
+                name, ticket, news, ..
+            } = telling;
+            let who = process.label();
+            format!("    n{server}: tells {who} of {name} ticket {ticket}: {news:?}")
         });
     }
 
@@ -271,5 +375,6 @@ impl World {
         }
         self.network.clear();
         self.journal().ledger.clear();
+        *self.waiters() = Waiters::default();
     }
 }

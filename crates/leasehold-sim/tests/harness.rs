@@ -45,6 +45,13 @@ fn every_fault_strikes_and_every_promise_is_kept() {
         assert!(seeds > 50, "{mode}: {seeds} seeds");
         let leases = totals.leases[mode as usize];
         assert!(leases > 10 * seeds, "{mode}: {leases} leases");
+        let handed_over = totals.handed_over[mode as usize];
+        assert!(
+            handed_over > leases / 3,
+            "{mode}: {handed_over} of {leases}"
+        );
+        let orders = totals.orders_seen[mode as usize];
+        assert!(orders > 10 * seeds, "{mode}: {orders} times");
         for fault in Fault::ALL {
             // These break the assumptions of exclusion by themselves.
             let allowed = mode == Mode::Beyond || !fault.is_beyond(true);

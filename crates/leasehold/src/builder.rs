@@ -262,6 +262,12 @@ impl Builder {
             });
         }
         let mut constants = Constants::for_nodes(self.nodes.len());
+        #[cfg(all(feature = "local", unix))]
+        if let [Spec::Url(url)] = &*self.nodes
+            && url.starts_with("local:")
+        {
+            constants.skew = crate::node::local::SKEW;
+        }
         if let Some(skew) = self.skew {
             between("skew", skew, Duration::from_millis(1), MAX_TTL)?;
             constants.skew = skew;

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::Notify;
+
 use crate::clock::Clock;
 use crate::error::{NodeReport, Refusal, Story};
 use crate::janitor::Janitor;
@@ -11,9 +13,10 @@ use crate::name::Name;
 use crate::node::rules::Constants;
 use crate::node::{Claim, Node};
 use crate::options::Options;
+use crate::proposer::Proposer;
 use crate::quorum::Canvass;
 use crate::quorum::round::Round;
-use crate::waiter::Proposer;
+use crate::turnstile::Turnstile;
 
 /// What all handles of a client share.
 pub(crate) struct Core {
@@ -27,7 +30,9 @@ pub(crate) struct Core {
     pub(crate) prefix: Vec<u8>,
     ids: AtomicU64,
     seeds: Mutex<fastrand::Rng>,
+    pub(crate) turnstile: Turnstile,
     shut_down: AtomicBool,
+    shutting_down: Notify,
 }
 
 /// Everything that a client is made of.
@@ -54,7 +59,9 @@ impl Core {
             prefix: parts.prefix,
             ids: AtomicU64::new(1),
             seeds: Mutex::new(fastrand::Rng::with_seed(parts.seed)),
+            turnstile: Turnstile::default(),
             shut_down: AtomicBool::new(false),
+            shutting_down: Notify::new(),
         }
     }
 
@@ -80,6 +87,18 @@ impl Core {
 
     pub(crate) fn shut_down(&self) {
         self.shut_down.store(true, Ordering::Release);
+        self.shutting_down.notify_waiters();
+    }
+
+    /// Resolves when the client is shut down.
+    ///
+    /// Cancel safety: nothing happens.
+    pub(crate) async fn until_shut_down(&self) {
+        let mut shutting_down = std::pin::pin!(self.shutting_down.notified());
+        shutting_down.as_mut().enable();
+        if !self.is_shut_down() {
+            shutting_down.await;
+        }
     }
 
     pub(crate) fn is_shut_down(&self) -> bool {

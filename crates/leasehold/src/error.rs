@@ -109,6 +109,20 @@ impl Refusal {
             .min()
     }
 
+    /// How many stand in line before the one that was refused: the most that a node told.
+    /// `None` unless it stands in line on a majority of nodes.
+    #[must_use]
+    pub fn place(&self) -> Option<u32> {
+        let places = self.nodes.iter().filter_map(|report| match &report.story {
+            Story::Voted(Vote::Held { place, .. }) => *place,
+            Story::Voted(Vote::YourTurn) => Some(0),
+            _ => None,
+        });
+        let (count, most) =
+            places.fold((0, 0), |(count, most), place| (count + 1, place.max(most)));
+        (count >= self.majority).then_some(most)
+    }
+
     fn held(&self) -> String {
         let mut text = match self.holder() {
             Some(holder) => format!("`{}` is held by {holder}", self.name),

@@ -11,11 +11,12 @@ use crate::clock::{Clock, Moment};
 use crate::core::Core;
 use crate::error::Error;
 use crate::janitor::Return;
-use crate::node::{Claim, Node, Verb};
+use crate::node::{Claim, DEAD_AFTER, Holders, Node, Verb};
 use crate::options::Options;
 use crate::planted;
 use crate::quorum::round::{self, Decision};
 use crate::quorum::{Canvass, NodeSet, Question};
+use crate::turnstile::Turn;
 use crate::waiter::Won;
 
 /// The states of a lease. Others are a [`Loss`].
@@ -63,6 +64,12 @@ pub(crate) struct Held {
     pub(crate) due: AtomicU64,
     core: Weak<Core>,
     pub(crate) claim: Arc<Claim>,
+    /// That of the claim, or a later one of its block.
+    pub(crate) token: u64,
+    won_at: Moment,
+    /// What this holder has to give to the next of this process.
+    turn: Mutex<Option<Turn>>,
+    label: Arc<str>,
     pub(crate) drift: Duration,
     pub(crate) timeout: Duration,
     renewal: bool,
@@ -79,16 +86,47 @@ pub(crate) struct Held {
     /// The nodes where no request has put the claim so far.
     rounds: Mutex<Rounds>,
     #[cfg(feature = "cancellation")]
-    pub(crate) token: tokio_util::sync::CancellationToken,
+    pub(crate) cancellation: tokio_util::sync::CancellationToken,
 }
 
 /// The requests that may have put the claim on nodes.
-struct Rounds {
+#[derive(Clone)]
+pub(crate) struct Rounds {
     /// Nodes that all earlier requests left untouched.
     untouched: NodeSet,
     latest: Arc<Canvass>,
+    /// The claim stood in line, and may stand there still on nodes that did not grant it.
+    stood: bool,
     /// Whether the latest is not the first.
     extended: bool,
+}
+
+impl Rounds {
+    /// Only this one so far, if the claim has not `stood` in line.
+    pub(crate) fn first(canvass: Arc<Canvass>, stood: bool) -> Self {
+        Self {
+            untouched: NodeSet::all(),
+            latest: canvass,
+            stood,
+            extended: false,
+        }
+    }
+
+    /// Where nothing has to be given back.
+    pub(crate) fn untouched(&self) -> NodeSet {
+        match self.stood {
+            true => NodeSet::default(),
+            false => self.untouched.intersect(self.latest.untouched()),
+        }
+    }
+
+    /// Where the only request was answered: nothing of the claim can arrive late there.
+    pub(crate) fn settled(&self) -> NodeSet {
+        match self.extended {
+            true => NodeSet::default(),
+            false => self.latest.granted(),
+        }
+    }
 }
 
 /// An EXTEND on its way.
@@ -109,10 +147,11 @@ pub(crate) enum Progress {
 }
 
 impl Held {
-    pub(crate) fn new(core: &Arc<Core>, won: Won, options: &Options) -> Self {
+    pub(crate) fn new(core: &Arc<Core>, won: Won, options: &Options, turn: Option<Turn>) -> Self {
+        let since = won.taken_at;
         let max_until = options
             .max_hold
-            .map_or(Moment::FAR, |max_hold| won.sent_at + max_hold);
+            .map_or(Moment::FAR, |max_hold| since + max_hold);
         Self {
             id: core.next_id(),
             due: AtomicU64::new(0),
@@ -120,20 +159,20 @@ impl Held {
             drift: options.drift_of_ttl(),
             timeout: options.timeout_of_node(),
             renewal: options.renewal,
-            keep_until: (!options.min_hold.is_zero()).then(|| won.sent_at + options.min_hold),
+            keep_until: (!options.min_hold.is_zero()).then(|| since + options.min_hold),
             max_until,
             sent_at: AtomicU64::new(won.sent_at.as_nanos()),
             deadline: AtomicU64::new(won.deadline.min(max_until).as_nanos()),
             state: AtomicU8::new(HELD),
             lost: Notify::new(),
-            rounds: Mutex::new(Rounds {
-                untouched: NodeSet::all(),
-                latest: won.canvass,
-                extended: false,
-            }),
+            rounds: Mutex::new(won.rounds),
+            token: won.token,
+            won_at: won.won_at,
+            turn: Mutex::new(turn),
+            label: won.label,
             claim: won.claim,
             #[cfg(feature = "cancellation")]
-            token: tokio_util::sync::CancellationToken::new(),
+            cancellation: tokio_util::sync::CancellationToken::new(),
         }
     }
 
@@ -251,14 +290,58 @@ impl Held {
         if !self.end(why as u8) {
             return;
         }
-        tracing::warn!(name = %self.claim.name, token = self.claim.token, %why, "lease lost");
+        tracing::warn!(name = %self.claim.name, token = self.token, %why, "lease lost");
         self.lost.notify_waiters();
         #[cfg(feature = "cancellation")]
-        self.token.cancel();
+        self.cancellation.cancel();
         if let Some(core) = self.core.upgrade() {
             core.keeper.leave(self);
             core.janitor.post(self.to_return(None));
         }
+        self.end_turn();
+    }
+
+    fn take_turn(&self) -> Option<Turn> {
+        self.turn
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// Ends the lease in order by passing its claim on to the next of this process who waits
+    /// for it. `None` if nobody does, or if so little is left of it, or it has been passed on
+    /// so often, that it had better be given back.
+    pub(crate) fn pass_on(&self, now: Moment) -> Option<()> {
+        let plain = self.keep_until.is_none() && self.claim.holders() == Holders::ThisProcess;
+        let left = self.deadline().saturating_duration_since(now);
+        if !plain || left < self.claim.ttl / 2 {
+            return None;
+        }
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let passes = self.token - self.claim.token;
+        turn.as_ref()
+            .filter(|turn| turn.is_wanted(self.won_at, passes, now))?;
+        // Ended before the rounds are copied, so that they are complete.
+        if !self.end(CLOSED) {
+            return None;
+        }
+        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let won = Won {
+            claim: Arc::clone(&self.claim),
+            rounds: rounds.clone(),
+            sent_at: Moment::from_nanos(self.sent_at.load(Ordering::Acquire)),
+            deadline: self.deadline(),
+            token: self.token + 1,
+            won_at: self.won_at,
+            taken_at: now,
+            timeout: self.timeout,
+            label: Arc::clone(&self.label),
+        };
+        drop(rounds);
+        let taken = turn.take()?;
+        drop(turn);
+        taken.pass(won);
+        Some(())
     }
 
     /// Why it is lost when its deadline has come.
@@ -282,31 +365,41 @@ impl Held {
         self.end(CLOSED).then(|| self.to_return(self.keep_until))
     }
 
+    /// The next of this process may try. After what there is to give back has been sent.
+    pub(crate) fn end_turn(&self) {
+        drop(self.take_turn());
+    }
+
     fn to_return(&self, keep_until: Option<Moment>) -> Return {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let skip = rounds.untouched.intersect(rounds.latest.untouched());
-        // Where the only request was answered, nothing of the claim can arrive late.
-        let settled = match rounds.extended {
-            true => NodeSet::default(),
-            false => rounds.latest.granted(),
-        };
-        // The last EXTEND was sent before the deadline, so within a TTL of `sent_at`;
-        // what it set has expired another TTL after that.
         let sent_at = Moment::from_nanos(self.sent_at.load(Ordering::Acquire));
-        Return {
-            claim: Arc::clone(&self.claim),
-            keep_until,
-            timeout: self.timeout,
-            skip,
-            settled,
-            until: sent_at + self.claim.ttl * 2 + self.timeout,
-        }
+        to_return(&self.claim, &rounds, self.timeout, sent_at, keep_until)
     }
 
     pub(crate) fn lost_error(&self) -> Error {
         Error::Lost {
             name: self.claim.name.clone(),
-            token: self.claim.token,
+            token: self.token,
         }
+    }
+}
+
+/// What has to be given back of a claim that was won.
+pub(crate) fn to_return(
+    claim: &Arc<Claim>,
+    rounds: &Rounds,
+    timeout: Duration,
+    sent_at: Moment,
+    keep_until: Option<Moment>,
+) -> Return {
+    Return {
+        claim: Arc::clone(claim),
+        keep_until,
+        timeout,
+        skip: rounds.untouched(),
+        settled: rounds.settled(),
+        // The last EXTEND was sent before the deadline, so within a TTL of `sent_at`;
+        // what it set has expired another TTL after that, and nobody stands in line any more.
+        until: sent_at + (claim.ttl * 2).max(DEAD_AFTER) + timeout,
     }
 }

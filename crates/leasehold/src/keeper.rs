@@ -9,12 +9,16 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Wake, Waker};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::held::{Extension, Held, Loss, Progress};
 use crate::node::Node;
+
+/// A renewal may be so early, if another is due.
+const NEARLY: Duration = Duration::from_millis(50);
 
 /// The owner of the keeper. When it is dropped, the keeper ends.
 pub(crate) struct Keeper {
@@ -94,6 +98,20 @@ impl Book {
         due < self.sleeps_until
     }
 
+    /// The leases whose renewal is due in a moment; from now on only their end is.
+    fn take_nearly_due(&mut self, now: Moment) -> Vec<Arc<Held>> {
+        let soon = self.leases.range(..(now + NEARLY, u64::MAX));
+        let soon = soon.filter(|((due, _), lease)| {
+            let nearly = NEARLY.min(lease.claim.ttl / 30);
+            lease.next_renewal() == *due && due.saturating_duration_since(now) <= nearly
+        });
+        let leases: Vec<_> = soon.map(|(_, lease)| Arc::clone(lease)).collect();
+        for lease in &leases {
+            self.enter(lease, Moment::FAR);
+        }
+        leases
+    }
+
     fn strike(&mut self, lease: &Held) {
         let due = Moment::from_nanos(lease.due.load(Ordering::Relaxed));
         self.leases.remove(&(due, lease.id));
@@ -142,15 +160,11 @@ fn attend(shared: &Arc<Shared>) -> Moment {
         }
     }
     let now = shared.clock.now();
+    let mut any_due = false;
     loop {
         let mut book = shared.book();
         let Some(entry) = book.leases.first_entry().filter(|e| e.key().0 <= now) else {
-            let next = book
-                .leases
-                .first_key_value()
-                .map_or(Moment::FAR, |(k, _)| k.0);
-            book.sleeps_until = next;
-            return next;
+            break;
         };
         let lease = entry.remove();
         if now < lease.lost_at() {
@@ -162,8 +176,21 @@ fn attend(shared: &Arc<Shared>) -> Moment {
             lease.lose(lease.loss_at_deadline());
         } else if lease.renews() {
             renew(shared, lease);
+            any_due = true;
         }
     }
+    if any_due {
+        // Those that are nearly due go along, so that many leases are not many wake-ups and
+        // many requests. Taken before the loop: a node may answer on the spot.
+        let nearly_due = shared.book().take_nearly_due(now);
+        for lease in nearly_due {
+            renew(shared, lease);
+        }
+    }
+    let mut book = shared.book();
+    let first = book.leases.first_key_value();
+    book.sleeps_until = first.map_or(Moment::FAR, |((due, _), _)| *due);
+    book.sleeps_until
 }
 
 fn renew(shared: &Arc<Shared>, lease: Arc<Held>) {

@@ -14,6 +14,7 @@ use crate::janitor::Return;
 use crate::node::Holders;
 use crate::options::Options;
 use crate::quorum::round::Decision;
+use crate::turnstile::Turn;
 use crate::waiter::Won;
 
 /// A lock that is held, for a time. Released when dropped.
@@ -49,8 +50,8 @@ pub enum Released {
 }
 
 impl Lease {
-    pub(crate) fn new(core: &Arc<Core>, won: Won, options: &Options) -> Self {
-        let held = Arc::new(Held::new(core, won, options));
+    pub(crate) fn new(core: &Arc<Core>, won: Won, options: &Options, turn: Option<Turn>) -> Self {
+        let held = Arc::new(Held::new(core, won, options, turn));
         core.keeper.keep(&held);
         Self {
             core: Arc::clone(core),
@@ -62,7 +63,7 @@ impl Lease {
     /// to the resource and let that refuse a smaller one than it has seen.
     #[must_use]
     pub fn token(&self) -> u64 {
-        self.held.claim.token
+        self.held.token
     }
 
     /// The lock's name, as it stands on the nodes.
@@ -156,7 +157,10 @@ impl Lease {
             self.extend().await?;
         }
         match self.close() {
-            Some(_) => Ok(Detached::of_lease(&self.core, &self.held)),
+            Some(_) => {
+                self.held.end_turn();
+                Ok(Detached::of_lease(&self.core, &self.held))
+            }
             None => Err(self.held.lost_error()),
         }
     }
@@ -165,7 +169,7 @@ impl Lease {
     #[cfg(feature = "cancellation")]
     #[must_use]
     pub fn cancellation_token(&self) -> tokio_util::sync::CancellationToken {
-        self.held.token.clone()
+        self.held.cancellation.clone()
     }
 
     /// Renews the lease now, for another TTL. Renewal in the background goes on as well.
@@ -203,10 +207,14 @@ impl Lease {
     /// dropped; before that, dropping it drops the lease, which releases it too.
     pub async fn release(self) -> Released {
         let valid = self.is_valid();
+        if self.pass_on() {
+            return Released::Released;
+        }
         let Some(item) = self.close() else {
             return Released::WasLost;
         };
         let canvass = self.core.janitor.give_back(item);
+        self.held.end_turn();
         let decision = canvass.decided().await;
         let refuted = decision == Decision::Failed && canvass.with_round(|r| r.is_refuted());
         if valid && !refuted {
@@ -218,6 +226,15 @@ impl Lease {
 
     /// Takes the lease out of the keeper's hands. `None` if it was over already, in
     /// which case it is being given back.
+    /// Passes the claim on to another of this process who waits for it, if that is possible.
+    fn pass_on(&self) -> bool {
+        let passed = self.held.pass_on(self.core.clock.now()).is_some();
+        if passed {
+            self.core.keeper.leave(&self.held);
+        }
+        passed
+    }
+
     fn close(&self) -> Option<Return> {
         let item = self.held.close()?;
         self.core.keeper.leave(&self.held);
@@ -228,9 +245,13 @@ impl Lease {
 impl Drop for Lease {
     /// Posts the claim to the janitor; does not wait.
     fn drop(&mut self) {
+        if self.pass_on() {
+            return;
+        }
         if let Some(item) = self.close() {
             self.core.janitor.post(item);
         }
+        self.held.end_turn();
     }
 }
 

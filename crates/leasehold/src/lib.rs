@@ -54,12 +54,15 @@ mod mutex;
 mod name;
 pub mod node;
 mod options;
+mod patience;
 #[cfg(feature = "planted-bugs")]
 #[doc(hidden)]
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
+mod proposer;
 mod quorum;
+mod turnstile;
 mod waiter;
 
 pub use builder::Builder;

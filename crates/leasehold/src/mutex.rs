@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::core::Core;
 use crate::detached::Detached;
 use crate::error::{Error, Invalid};
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::options::{Options, Wait};
+use crate::patience::Patience;
+use crate::turnstile::Turnstile;
 use crate::waiter;
 
 /// A named lock that at most one holder has at a time. A cheap handle; make one where
@@ -149,8 +152,37 @@ impl Mutex {
     async fn acquire(&self, options: &Options) -> Result<Lease, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
         options.validate(self.core.constants.restart_guard)?;
-        let won = waiter::acquire(&self.core, name, options).await?;
-        let lease = Lease::new(&self.core, won, options);
+        let core = &self.core;
+        let started = core.clock.now();
+        let until = match options.wait {
+            Wait::No => started,
+            Wait::For(wait) => started + wait,
+            Wait::Forever => Moment::FAR,
+        };
+        // Who stands in line lets others of this process go before.
+        let mut turn = match options.stands_in_line() {
+            true => Turnstile::enter(core, name, until).await,
+            false => None,
+        };
+        let passed = turn
+            .as_mut()
+            .and_then(|turn| turn.take(options, core.clock.now()));
+        let won = match passed {
+            Some(won) => won,
+            None => {
+                let outage_since = turn.as_ref().and_then(|turn| turn.outage_since);
+                let patience = Patience::new(options, core.next_seed(), started, outage_since);
+                let won = waiter::acquire(core, name, options, patience).await;
+                if let Some(turn) = &mut turn {
+                    // Those behind need not find out each for itself, one after the other.
+                    let lasts = matches!(won, Err(Error::NoMajority(_)));
+                    let since = core.clock.now().saturating_sub(options.outage_patience);
+                    turn.outage_since = lasts.then_some(since);
+                }
+                won?
+            }
+        };
+        let lease = Lease::new(core, won, options, turn);
         // A shutdown that came meanwhile drops it.
         match self.core.is_shut_down() {
             false => Ok(lease),

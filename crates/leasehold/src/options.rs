@@ -55,6 +55,7 @@ pub struct Options {
     pub(crate) ttl: Duration,
     pub(crate) wait: Wait,
     pub(crate) attempts: Option<u32>,
+    pub(crate) barging: bool,
     pub(crate) retry_delay: Duration,
     pub(crate) jitter_percent: u8,
     pub(crate) outage_patience: Duration,
@@ -91,6 +92,7 @@ impl Default for Options {
             ttl: Duration::from_secs(10),
             wait: Wait::Forever,
             attempts: None,
+            barging: false,
             retry_delay: Duration::from_millis(100),
             jitter_percent: 50,
             outage_patience: Duration::from_secs(1),
@@ -125,16 +127,28 @@ impl Options {
     }
 
     /// Default unlimited (within [`wait`](Self::wait)). How often to ask before
-    /// giving up with [`Error::Held`](crate::Error::Held).
+    /// giving up with [`Error::Held`](crate::Error::Held). Who counts attempts does not stand
+    /// in line: see [`barging`](Self::barging).
     #[must_use]
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = Some(attempts);
         self
     }
 
-    /// Default 100 ms. The longest pause between two attempts of a waiting call.
-    /// The first pauses are shorter, and a lock that is about to expire is asked
-    /// for again as soon as it has. Zero is allowed and means "at once".
+    /// Default off: who waits stands in line, is told when its turn has come, and is served in
+    /// the order of coming. With it on, a waiting call asks again and again, and gets the lock
+    /// if it happens to be free and nobody stands in line.
+    #[must_use]
+    pub fn barging(mut self) -> Self {
+        self.barging = true;
+        self
+    }
+
+    /// Default 100 ms. The longest pause between two attempts of a waiting call that is not
+    /// told when to ask: one that is [barging](Self::barging), that rides out an outage, or
+    /// that is the first behind the lock of another library. The first pauses are shorter, and
+    /// a lock that is about to expire is asked for again as soon as it has. Zero is allowed and
+    /// means "at once".
     #[must_use]
     pub fn retry_delay(mut self, retry_delay: Duration) -> Self {
         self.retry_delay = retry_delay;
@@ -239,6 +253,10 @@ impl Options {
             Drift::Default => self.ttl / 100 + Duration::from_millis(2),
             Drift::Exactly(drift) => drift,
         }
+    }
+
+    pub(crate) fn stands_in_line(&self) -> bool {
+        self.wait != Wait::No && self.attempts.is_none() && !self.barging
     }
 
     pub(crate) fn timeout_of_node(&self) -> Duration {

@@ -24,6 +24,14 @@ pub enum Bug {
     ChasesFence,
     /// The lost signal fires at the deadline, not before it.
     LostTooLate,
+    /// Who stands in line asks again only when it is told something.
+    AsksOnlyWhenTold,
+    /// The validity of a lease that was waited for counts from the reply.
+    HandedOverValidityFromReply,
+    /// Whoever is told by a majority that it is its turn takes that for the lease.
+    ReservationIsGrant,
+    /// Who gives up waiting does not leave the line.
+    GivesUpInSilence,
 }
 
 #[cfg(feature = "planted-bugs")]

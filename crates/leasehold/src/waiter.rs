@@ -1,319 +1,501 @@
-//! Waiting for a lease: attempts, and the pauses between them.
+//! Waiting for a lease: a first try, and a place in the line.
+//!
+//! Who is refused stands in line on all nodes, with a ticket that is the token it will have.
+//! The nodes tell when it is its turn, and then it asks for the lock like anybody else. So a
+//! lease is granted by one round of its own in every case, and its validity counts from
+//! before that was sent.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::backoff::Backoff;
-use crate::clock::{Clock, Moment};
+use crate::clock::Moment;
 use crate::core::Core;
-use crate::error::{Error, Refusal};
+use crate::error::{Error, Refusal, Story};
+use crate::held::{Rounds, to_return};
 use crate::holder::new_owner;
 use crate::janitor::Return;
 use crate::name::Name;
-use crate::node::rules::MAX_TOKEN;
-use crate::node::{Bell, Claim, Holders, Verb, Watch};
-use crate::options::{OnRefusal, Options, Wait};
+use crate::node::{Claim, DEAD_AFTER, Ears, Holders, NodeError, Tally, Verb, Vote, Watch};
+use crate::options::{OnRefusal, Options};
+use crate::patience::Patience;
 use crate::planted;
-use crate::quorum::round::{self, Advice, Decision};
+use crate::quorum::round::{self, Advice, Decision, Round};
 use crate::quorum::{Canvass, NodeSet, Question};
+use crate::turnstile::BLOCK;
 
 /// How often an attempt is repeated at once with a better token before it counts as
 /// contention. Two nodes with odd clocks cannot keep a caller spinning.
 const MAX_RETOKENS: u32 = 8;
 
-/// How often to ask while the nodes watch the name: the net under a missed bell, and what
-/// finds the releases of those who ring none.
-const WATCHED_PAUSE: Duration = Duration::from_secs(1);
+/// How often one who waits asks again: to show that it lives, and as the net under a missed
+/// bell.
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Chooses tokens: `t = max(clock in µs, more than the highest token or fence seen)`.
-///
-/// Nothing depends on the clock being right: a token that is too low or too high is
-/// refused, and the nodes tell a better one. A good guess makes it one round trip.
-#[derive(Default)]
-pub(crate) struct Proposer {
-    last: AtomicU64,
-    /// What to add to this machine's clock to get near the nodes' clocks.
-    correction_us: AtomicI64,
-}
+/// Only so many of the first in line ask again at the moment when the lock expires.
+const EARLY_BIRDS: u32 = 2;
 
-impl Proposer {
-    /// A token of at least `at_least`, and above the floor of every node whose floor is
-    /// not too far ahead for the others.
-    fn propose(
-        &self,
-        clock: &Clock,
-        at_least: u64,
-        floors: impl Iterator<Item = u64>,
-        skew_us: u64,
-    ) -> u64 {
-        let correction = self.correction_us.load(Ordering::Relaxed);
-        let now = clock.unix_us().saturating_add_signed(correction);
-        let cap = now.saturating_add(skew_us);
-        let floor = floors.filter(|floor| *floor < cap).max().unwrap_or(0);
-        let at_least = at_least.max(floor.saturating_add(1));
-        let mut token = 0;
-        // The closure always returns `Some`, so this cannot fail.
-        let _ = self
-            .last
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
-                // Not `last + 1`: the release of `last` burnt that.
-                token = now
-                    .max(at_least)
-                    .max(last.saturating_add(2))
-                    .min(MAX_TOKEN - 1);
-                Some(token)
-            });
-        token
-    }
-
-    /// The nodes' clocks say `now`.
-    fn reclock(&self, clock: &Clock, now: u64) {
-        let ours = i64::try_from(clock.unix_us()).unwrap_or(i64::MAX);
-        let theirs = i64::try_from(now).unwrap_or(i64::MAX);
-        self.correction_us
-            .store(theirs.saturating_sub(ours), Ordering::Relaxed);
-        self.last.store(0, Ordering::Release);
-    }
-}
+/// How long to wait for other nodes to say that it is one's turn, when one has said so.
+const STRAGGLERS: Duration = Duration::from_millis(20);
 
 /// A claim that a majority granted, on its way to become a lease.
 pub(crate) struct Won {
     pub(crate) claim: Arc<Claim>,
-    pub(crate) canvass: Arc<Canvass>,
+    pub(crate) rounds: Rounds,
+    /// When the last request that the deadline rests on was sent.
     pub(crate) sent_at: Moment,
     pub(crate) deadline: Moment,
+    /// The holder's own, which is the claim's for the first.
+    pub(crate) token: u64,
+    /// When the claim was asked for, and when this holder got it.
+    pub(crate) won_at: Moment,
+    pub(crate) taken_at: Moment,
+    pub(crate) timeout: Duration,
+    pub(crate) label: Arc<str>,
 }
 
-/// What one attempt came to.
-enum Attempt {
-    Won(Won),
-    Refused {
-        advice: Advice,
-        refusal: Box<Refusal>,
-    },
+impl Won {
+    /// Whether a call with these options can take over what another has won.
+    pub(crate) fn fits(&self, options: &Options) -> bool {
+        let same = (self.claim.ttl, &self.label) == (options.ttl, &options.label);
+        same && !options.detached && self.timeout == options.timeout_of_node()
+    }
+
+    /// To be given back, because nobody wants it.
+    pub(crate) fn into_return(self) -> Return {
+        to_return(&self.claim, &self.rounds, self.timeout, self.sent_at, None)
+    }
+}
+
+/// What a round that was not won came to.
+struct Refused {
+    advice: Advice,
+    refusal: Box<Refusal>,
 }
 
 /// Wins a claim, waiting for it as the options say. It must be made a lease at once: nobody
 /// gives it back any more.
 ///
 /// Cancel safety: if dropped, an attempt that is under way is given back by the
-/// janitor; nothing is left beyond the TTL.
+/// janitor, and so is a place in the line; nothing is left beyond the TTL.
 pub(crate) async fn acquire(
     core: &Arc<Core>,
     name: &Name,
     options: &Options,
+    patience: Patience,
 ) -> Result<Won, Error> {
-    let started = core.clock.now();
-    let mut patience = Patience::new(core, options, started);
-    let (mut at_least, mut retokens) = (0, 0);
-    let mut watched = Watched::default();
+    let mut wait = Waiting {
+        core,
+        name,
+        options,
+        patience,
+        ticket: Ticket::default(),
+    };
+    if options.stands_in_line() && core.proposer.is_contended(name, core.clock.now()) {
+        return wait.stand().await;
+    }
     loop {
-        if core.is_shut_down() {
-            return Err(Error::ShutDown);
-        }
-        let (advice, refusal) = match attempt(core, name, options, at_least).await {
-            Attempt::Won(won) => return Ok(won),
-            Attempt::Refused { advice, refusal } => (advice, refusal),
+        let refused = match wait.bid()?.take().await {
+            Ok(won) => return Ok(won),
+            Err(refused) => refused,
         };
-        match advice {
-            Advice::Retoken { at_least: least } if retokens < MAX_RETOKENS => {
-                at_least = least;
-                retokens += 1;
-                continue;
-            }
-            Advice::Reclock {
-                now,
-                at_least: least,
-            } if retokens < MAX_RETOKENS => {
-                core.proposer.reclock(&core.clock, now);
-                at_least = least;
-                retokens += 1;
-                continue;
-            }
-            _ => (at_least, retokens) = (0, 0),
+        if wait.retokens(refused.advice).await {
+            continue;
         }
-        if let Some(OnRefusal(tell)) = &options.on_refusal {
-            tell(&refusal);
+        let contended = matches!(refused.advice, Advice::Contended { .. });
+        let pause = wait.disappointed(refused)?;
+        if contended && options.stands_in_line() {
+            return wait.stand().await;
         }
-        let mut pause = patience.pause(advice, refusal, core.clock.now())?;
-        if let Advice::Contended { remaining } = advice {
-            pause = watched
-                .pause(core, name, remaining)
-                .map_or(pause, |longer| {
-                    patience.within_wait(longer, core.clock.now())
-                });
-        }
-        tokio::select! {
-            biased;
-            () = watched.bell.rung() => {}
-            () = core.clock.sleep(pause) => {}
-        }
+        core.clock.sleep(pause).await;
         if pause.is_zero() {
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// The nodes that tell when it is worth asking again.
-#[derive(Default)]
-struct Watched {
-    bell: Bell,
-    watches: Option<Vec<Watch>>,
+/// A call that waits.
+struct Waiting<'a> {
+    core: &'a Arc<Core>,
+    name: &'a Name,
+    options: &'a Options,
+    patience: Patience,
+    ticket: Ticket,
 }
 
-impl Watched {
-    /// Has the nodes watch the name, from the first refusal on. If so many of them do that
-    /// no grant is missed: how long to sleep at most unless the bell rings.
-    fn pause(&mut self, core: &Core, name: &Name, remaining: Option<Duration>) -> Option<Duration> {
-        let watches = self.watches.get_or_insert_with(|| {
-            let nodes = core.nodes.iter();
-            nodes
-                .filter_map(|node| node.watch(name, &self.bell))
-                .collect()
-        });
-        (watches.len() >= round::Round::majority(core.nodes.len())).then(|| {
-            let expiry = remaining.map_or(WATCHED_PAUSE, |left| left + Duration::from_millis(1));
-            expiry.min(WATCHED_PAUSE)
+/// What is known about the token to ask for.
+#[derive(Clone, Copy, Default)]
+struct Ticket {
+    at_least: u64,
+    /// The lowest that will do, so as not to lose one's place.
+    lowest: bool,
+    retokens: u32,
+}
+
+impl<'a> Waiting<'a> {
+    /// A new claim. Its owner value is new too: rule "a new random value for every attempt".
+    fn bid(&self) -> Result<Bid<'a>, Error> {
+        let Self { core, options, .. } = *self;
+        if core.is_shut_down() {
+            return Err(Error::ShutDown);
+        }
+        let token = match self.ticket.lowest {
+            true => self.ticket.at_least.next_multiple_of(BLOCK),
+            false => {
+                let floors = core.nodes.iter().map(|node| node.floor());
+                let skew_us = core.constants.skew_us();
+                core.proposer.propose(
+                    &core.clock,
+                    self.name,
+                    self.ticket.at_least,
+                    floors,
+                    skew_us,
+                )
+            }
+        };
+        let owner = new_owner(token, &options.label);
+        let claim = Arc::new(Claim::new(self.name.clone(), owner, token, options.ttl));
+        if options.detached {
+            claim.set_holders(Holders::Nobody);
+        }
+        Ok(Bid {
+            core,
+            options,
+            claim,
+            armed: None,
         })
     }
-}
 
-/// How much longer a call goes on.
-struct Patience {
-    wait: Wait,
-    started: Moment,
-    attempts_left: Option<u32>,
-    outage_since: Option<Moment>,
-    outage_patience: Duration,
-    backoff: Backoff,
-}
-
-impl Patience {
-    fn new(core: &Core, options: &Options, started: Moment) -> Self {
-        Self {
-            wait: options.wait,
-            started,
-            attempts_left: options.attempts,
-            outage_since: None,
-            outage_patience: options.outage_patience,
-            backoff: Backoff::new(options, core.next_seed()),
-        }
-    }
-
-    /// How long to pause before the next attempt, or the error to give up with.
-    fn pause(
-        &mut self,
-        advice: Advice,
-        refusal: Box<Refusal>,
-        now: Moment,
-    ) -> Result<Duration, Error> {
-        let outage = match advice {
-            Advice::Outage { permanent: true } => return Err(Error::NoMajority(refusal)),
-            Advice::Outage { permanent: false } => true,
-            // Nodes whose clocks are so far apart that no token suits a majority.
-            Advice::Retoken { .. } | Advice::Reclock { .. } => true,
-            Advice::Contended { .. } => false,
+    /// Whether to try again at once with another token, of which note is taken.
+    async fn retokens(&mut self, advice: Advice) -> bool {
+        let again = self.ticket.retokens < MAX_RETOKENS;
+        let at_least = match advice {
+            Advice::Retoken { at_least } if again => at_least,
+            Advice::Reclock { now, at_least } if again => {
+                let Core {
+                    proposer, clock, ..
+                } = &**self.core;
+                proposer.reclock(clock, self.name, now);
+                // A node that was made this very moment has no token to give yet: between its
+                // floor and what its clock allows lies the time since.
+                clock.sleep(Duration::from_millis(1)).await;
+                at_least
+            }
+            _ => {
+                self.ticket = Ticket::default();
+                return false;
+            }
         };
-        if let Some(left) = &mut self.attempts_left {
-            *left -= 1;
-        }
-        let last_attempt = self.wait == Wait::No || self.attempts_left == Some(0);
-        let waited = now.saturating_duration_since(self.started);
-        if outage {
-            let since = *self.outage_since.get_or_insert(now);
-            let lasted = now.saturating_duration_since(since);
-            if last_attempt || lasted >= self.outage_patience {
-                return Err(Error::NoMajority(refusal));
-            }
-        } else {
-            self.outage_since = None;
-            if last_attempt {
-                return Err(Error::Held(refusal));
-            }
-        }
-        let mut pause = self.backoff.next().unwrap_or_default();
-        if let Advice::Contended {
-            remaining: Some(remaining),
-        } = advice
-        {
-            // As soon as it has expired, it is worth asking.
-            pause = pause.min(remaining.saturating_add(Duration::from_millis(1)));
-        }
-        if let Wait::For(wait) = self.wait {
-            let left = wait.saturating_sub(waited);
-            if left.is_zero() && outage {
-                return Err(Error::NoMajority(refusal));
-            } else if left.is_zero() {
-                return Err(Error::TimedOut { waited, refusal });
-            }
-        }
-        Ok(self.within_wait(pause, now))
+        self.ticket = Ticket {
+            at_least,
+            lowest: false,
+            retokens: self.ticket.retokens + 1,
+        };
+        true
     }
 
-    /// Not longer than the call may wait.
-    fn within_wait(&self, pause: Duration, now: Moment) -> Duration {
-        match self.wait {
-            Wait::For(wait) => {
-                let waited = now.saturating_duration_since(self.started);
-                pause.min(wait.saturating_sub(waited))
+    /// Takes note of a refusal: how long to pause, or the error to give up with.
+    fn disappointed(&mut self, refused: Refused) -> Result<Duration, Error> {
+        if let Some(OnRefusal(tell)) = &self.options.on_refusal {
+            tell(&refused.refusal);
+        }
+        let now = self.core.clock.now();
+        self.patience.pause(refused.advice, refused.refusal, now)
+    }
+
+    /// Waits in line.
+    async fn stand(mut self) -> Result<Won, Error> {
+        'ticket: loop {
+            let mut place = Place::new(self.bid()?);
+            let mut first = true;
+            loop {
+                if self.core.is_shut_down() {
+                    return Err(Error::ShutDown);
+                }
+                let asked = place.ask().await;
+                if asked.is_ok() && std::mem::take(&mut first) {
+                    self.core.proposer.set_uncontended(self.name);
+                }
+                if let Err(refused) = asked {
+                    if self.retokens(refused.advice).await {
+                        continue 'ticket;
+                    }
+                    let advice = refused.advice;
+                    let line = place.look(&refused.refusal);
+                    let mut pause = self.disappointed(refused)?;
+                    if let Advice::Contended { remaining } = advice {
+                        let longer = line.pause(pause, remaining);
+                        pause = self.patience.within_wait(longer, self.core.clock.now());
+                    }
+                    if !place.hears_its_turn(pause).await {
+                        continue;
+                    }
+                }
+                if planted::on(planted::Bug::ReservationIsGrant) {
+                    return Ok(place.bid.believe());
+                }
+                let token = place.bid.claim.token;
+                let refused = match place.bid.take().await {
+                    Ok(won) => return Ok(won),
+                    Err(refused) => refused,
+                };
+                if !self.retokens(refused.advice).await {
+                    let contended = matches!(refused.advice, Advice::Contended { .. });
+                    let pause = self.disappointed(refused)?;
+                    if !contended {
+                        self.core.clock.sleep(pause).await;
+                    }
+                    // Somebody was quicker, or it was too late: with the next token that can
+                    // win, it keeps its place.
+                    self.ticket.at_least = token.saturating_add(1);
+                    self.ticket.lowest = true;
+                }
+                continue 'ticket;
             }
-            _ => pause,
         }
     }
 }
 
-/// Asks all nodes once.
-async fn attempt(core: &Arc<Core>, name: &Name, options: &Options, at_least: u64) -> Attempt {
-    let floors = core.nodes.iter().map(|node| node.floor());
-    let skew_us = core.constants.skew_us();
-    let token = core
-        .proposer
-        .propose(&core.clock, at_least, floors, skew_us);
-    let owner = new_owner(token, &options.label);
-    let claim = Arc::new(Claim::new(name.clone(), owner, token, options.ttl));
-    if options.detached {
-        claim.set_holders(Holders::Nobody);
+/// A claim for the lock, given back unless it becomes a lease.
+struct Bid<'a> {
+    core: &'a Arc<Core>,
+    options: &'a Options,
+    claim: Arc<Claim>,
+    armed: Option<Armed<'a>>,
+}
+
+impl<'a> Bid<'a> {
+    /// Arms the clean-up, before anything is sent.
+    fn arm(&mut self, sent_at: Moment) -> &mut Armed<'a> {
+        let timeout = self.options.timeout_of_node();
+        let armed = self.armed.get_or_insert_with(|| Armed {
+            core: self.core,
+            claim: Some(Arc::clone(&self.claim)),
+            timeout,
+            until: sent_at,
+        });
+        armed.until = sent_at + self.options.ttl.max(DEAD_AFTER) + timeout;
+        armed
     }
-    // Before the first byte is sent: the nodes count the TTL from later than this.
-    let sent_at = core.clock.now();
-    let mut armed = Armed {
-        core,
-        claim: Some(Arc::clone(&claim)),
-        timeout: options.timeout_of_node(),
-        until: sent_at + options.ttl + options.timeout_of_node(),
-    };
-    let question = Question::new(Verb::Acquire, &claim, armed.timeout);
-    let canvass = Canvass::send(&core.nodes, question);
-    let decision = canvass.decided().await;
-    let drift = options.drift_of_ttl();
-    let deadline = round::deadline(sent_at, options.ttl, drift, core.clock.now());
-    if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
-        armed.disarm();
-        return Attempt::Won(Won {
-            claim,
-            canvass,
+
+    fn question(&self, verb: Verb) -> Question<'_> {
+        Question::new(verb, &self.claim, self.options.timeout_of_node())
+    }
+
+    /// Asks all nodes for the lock, once.
+    async fn take(mut self) -> Result<Won, Refused> {
+        let (core, options) = (self.core, self.options);
+        let waited = self.armed.is_some();
+        // Before the first byte is sent: the nodes count the TTL from later than this.
+        let sent_at = core.clock.now();
+        self.arm(sent_at);
+        let canvass = Canvass::send(&core.nodes, self.question(Verb::Acquire));
+        let decision = canvass.decided().await;
+        let now = core.clock.now();
+        let valid_from = match waited && planted::on(planted::Bug::HandedOverValidityFromReply) {
+            false => sent_at,
+            true => now,
+        };
+        let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
+        if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
+            return Ok(self.won(Rounds::first(canvass, waited), sent_at, deadline));
+        }
+        // A failed attempt releases everywhere, also where the outcome is unknown; not
+        // where the node said no, which took no effect and cannot any more. One that stood
+        // in line may stand there still.
+        let skip = match planted::on(planted::Bug::FailedAttemptKept) {
+            false if waited => NodeSet::default(),
+            false => canvass.untouched(),
+            true => NodeSet::all(),
+        };
+        self.arm(sent_at).release(skip);
+        let mut refused = self.refused(&canvass, sent_at);
+        if decision == Decision::Carried {
+            // A majority granted it, but so late that nothing of it is left.
+            refused.advice = Advice::Outage { permanent: false };
+        }
+        Err(refused)
+    }
+
+    fn won(mut self, rounds: Rounds, sent_at: Moment, deadline: Moment) -> Won {
+        self.arm(sent_at).disarm();
+        Won {
+            token: self.claim.token,
+            claim: self.claim,
+            rounds,
             sent_at,
             deadline,
-        });
-    }
-    let advice = match decision {
-        Decision::Failed => {
-            let elapsed = core.clock.now().saturating_duration_since(sent_at);
-            canvass.with_round(|round| round.advice(token, elapsed))
+            won_at: sent_at,
+            taken_at: sent_at,
+            timeout: self.options.timeout_of_node(),
+            label: Arc::clone(&self.options.label),
         }
-        // A majority granted it, but so late that nothing of it is left.
-        Decision::Carried => Advice::Outage { permanent: false },
-    };
-    // A failed attempt releases everywhere, also where the outcome is unknown; not
-    // where the node said no, which took no effect and cannot any more.
-    let skip = match planted::on(planted::Bug::FailedAttemptKept) {
-        false => canvass.untouched(),
-        true => NodeSet::all(),
-    };
-    armed.release(skip);
-    let refusal = Box::new(core.refused(&claim, &canvass));
-    Attempt::Refused { advice, refusal }
+    }
+
+    /// Planted bug: takes what is only reserved for the lease.
+    fn believe(self) -> Won {
+        let sent_at = self.core.clock.now();
+        let canvass = Canvass::send(&self.core.nodes, self.question(Verb::Wait));
+        let validity = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
+        self.won(Rounds::first(canvass, true), sent_at, sent_at + validity)
+    }
+
+    fn refused(&self, canvass: &Canvass, sent_at: Moment) -> Refused {
+        let core = self.core;
+        let elapsed = core.clock.now().saturating_duration_since(sent_at);
+        let (advice, now) =
+            canvass.with_round(|round| (round.advice(self.claim.token, elapsed), round.clock()));
+        if let (Advice::Contended { .. }, Some(now)) = (advice, now) {
+            core.proposer.align(&core.clock, now, elapsed);
+            core.proposer
+                .set_contended(&self.claim.name, core.clock.now());
+        }
+        Refused {
+            advice,
+            refusal: Box::new(core.refused(&self.claim, canvass)),
+        }
+    }
+}
+
+/// A place in the line.
+struct Place<'a> {
+    bid: Bid<'a>,
+    ears: Arc<Ears>,
+    watches: Vec<Option<Watch>>,
+}
+
+/// Where one stands, by the answers of the nodes.
+struct Standing {
+    /// So many nodes have it in line, and will tell when its turn has come, that no turn is
+    /// missed.
+    told: bool,
+    /// The fewest that stand before it.
+    before: u32,
+    /// Some, but not enough nodes have reserved the lock for it.
+    torn: bool,
+    /// The lock is another library's, which tells nobody when it gives it back.
+    foreign: bool,
+}
+
+impl<'a> Place<'a> {
+    fn new(bid: Bid<'a>) -> Self {
+        let ears = Arc::new(Ears::default());
+        let nodes = bid.core.nodes.iter().enumerate();
+        let watches = nodes.map(|(index, node)| node.watch(&bid.claim, &ears.bell(index)));
+        Self {
+            watches: watches.collect(),
+            ears,
+            bid,
+        }
+    }
+
+    fn is_its_turn(&self) -> bool {
+        self.ears.turns() >= Round::majority(self.bid.core.nodes.len())
+    }
+
+    /// Asks all nodes how things stand. `Ok`: it is its turn on a majority.
+    async fn ask(&mut self) -> Result<(), Refused> {
+        let core = self.bid.core;
+        let sent_at = core.clock.now();
+        if !planted::on(planted::Bug::GivesUpInSilence) {
+            self.bid.arm(sent_at);
+        }
+        self.ears.clear();
+        let question = Question {
+            also: Some(Arc::clone(&self.ears) as Arc<dyn Tally>),
+            ..self.bid.question(Verb::Wait)
+        };
+        let canvass = Canvass::send(&core.nodes, question);
+        loop {
+            if self.is_its_turn() {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                () = self.ears.heard() => {}
+                _ = canvass.decided() => {
+                    return match self.is_its_turn() {
+                        true => Ok(()),
+                        false => Err(self.bid.refused(&canvass, sent_at)),
+                    };
+                }
+            }
+        }
+    }
+
+    /// Sleeps for so long at most. `true`: it is its turn; `false`: it is time to ask.
+    async fn hears_its_turn(&self, pause: Duration) -> bool {
+        let pause = match planted::on(planted::Bug::AsksOnlyWhenTold) {
+            false => pause,
+            true => Duration::from_secs(86_400),
+        };
+        let mut sleep = std::pin::pin!(self.bid.core.clock.sleep(pause));
+        loop {
+            if self.is_its_turn() {
+                return true;
+            }
+            if self.ears.is_to_ask() {
+                return false;
+            }
+            if self.ears.take_rung() {
+                sleep.set(self.bid.core.clock.sleep(pause.min(STRAGGLERS)));
+            }
+            tokio::select! {
+                biased;
+                () = self.bid.core.until_shut_down() => return false,
+                () = self.ears.heard() => {}
+                () = &mut sleep => return false,
+            }
+        }
+    }
+
+    fn look(&self, refusal: &Refusal) -> Standing {
+        let (mut told, mut before, mut torn, mut foreign) = (0, u32::MAX, false, false);
+        for (report, watch) in refusal.nodes.iter().zip(&self.watches) {
+            match &report.story {
+                Story::Voted(Vote::Held { place, holder, .. }) => {
+                    told += usize::from(place.is_some() && watch.is_some());
+                    before = before.min(place.unwrap_or(u32::MAX));
+                    foreign |= holder.token.is_none();
+                }
+                Story::Voted(Vote::YourTurn) => {
+                    told += usize::from(watch.is_some());
+                    torn = true;
+                }
+                _ => {}
+            }
+        }
+        Standing {
+            told: told >= refusal.majority,
+            before,
+            torn,
+            foreign,
+        }
+    }
+}
+
+impl Standing {
+    /// How long to sleep unless a bell rings, instead of `pause`, which is what one would sleep
+    /// who hears nothing.
+    fn pause(&self, pause: Duration, remaining: Option<Duration>) -> Duration {
+        // Those whose votes are split, and the first behind a lock whose release nobody tells.
+        if !self.told || self.torn || self.foreign && self.before == 0 {
+            return pause;
+        }
+        let expiry = remaining.map(|left| left.saturating_add(Duration::from_millis(1)));
+        match expiry.filter(|_| self.before < EARLY_BIRDS) {
+            Some(expiry) => expiry.min(HEARTBEAT),
+            None => HEARTBEAT,
+        }
+    }
+}
+
+impl Tally for Ears {
+    /// Counts an answer to WAIT: the node may say at once that it is the asker's turn.
+    fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
+        if let Ok(Vote::YourTurn) = answer {
+            self.answered(node);
+        }
+    }
 }
 
 /// The clean-up of an attempt: armed before its claim is sent, disarmed only when the
@@ -356,51 +538,5 @@ impl Drop for Armed<'_> {
         if let Some(item) = self.take(NodeSet::default()) {
             self.core.janitor.post(item);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SKEW_US: u64 = 10_000_000;
-
-    fn propose(proposer: &Proposer, at_least: u64, floors: &[u64]) -> u64 {
-        let floors = floors.iter().copied();
-        proposer.propose(&Clock::default(), at_least, floors, SKEW_US)
-    }
-
-    #[test]
-    fn proposals_grow_and_respect_what_was_seen() {
-        let proposer = Proposer::default();
-        let first = propose(&proposer, 0, &[]);
-        let second = propose(&proposer, 0, &[]);
-        assert!(second > first);
-        let seen = second + 5_000_000;
-        assert_eq!(propose(&proposer, seen, &[]), seen);
-        assert_eq!(propose(&proposer, 0, &[]), seen + 2);
-    }
-
-    #[test]
-    fn proposals_are_above_the_floors_but_not_above_those_far_ahead() {
-        let now = Clock::default().unix_us();
-        let (near, far) = (now + SKEW_US / 2, now + SKEW_US * 100);
-        let token = propose(&Proposer::default(), 0, &[0, near, far]);
-        assert_eq!(token, near + 1);
-    }
-
-    #[test]
-    fn proposals_follow_the_nodes_clocks_when_told() {
-        let (proposer, clock) = (Proposer::default(), Clock::default());
-        propose(&proposer, 0, &[]);
-        proposer.reclock(&clock, 1_000_000);
-        let token = propose(&proposer, 0, &[]);
-        let hour = 3_600_000_000;
-        assert!((1_000_000..1_000_000 + hour).contains(&token), "{token}");
-    }
-
-    #[test]
-    fn tokens_stay_exact_in_lua() {
-        assert!(propose(&Proposer::default(), u64::MAX, &[]) < MAX_TOKEN);
     }
 }

@@ -63,7 +63,7 @@ impl Node for Slow {
     fn submit(&self, call: Call) {
         let (acquire, extend) = *self.delays.lock().unwrap();
         let delay = match call.verb() {
-            Verb::Acquire => acquire,
+            Verb::Acquire | Verb::Wait => acquire,
             Verb::Extend => extend,
             Verb::Release { .. } => {
                 self.released.store(true, Ordering::SeqCst);

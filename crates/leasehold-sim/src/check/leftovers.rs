@@ -1,4 +1,5 @@
-//! At the end, nothing is left on any node, and no task in any process.
+//! At the end, nothing is left on any node, neither a lock nor a line, and no task in any
+//! process.
 
 use std::sync::Arc;
 
@@ -8,16 +9,19 @@ use crate::world::World;
 /// The name of the promise.
 pub const PROMISE: &str = "nothing left";
 
-/// What is on nodes; with what `min_hold` keeps there, or without.
+/// What is on nodes: with what ends by itself, or without. What `min_hold` keeps does, and what
+/// the dead have left behind.
 ///
 /// # Errors
 /// What there is.
-pub fn nothing_on_nodes(world: &World, kept_too: bool) -> Result<(), String> {
+pub fn nothing_on_nodes(world: &World, all: bool) -> Result<(), String> {
     let now = world.agenda.now();
     for (node, server) in world.servers.iter().enumerate() {
-        let locks = server.locks(now, kept_too);
-        if !locks.is_empty() {
-            return Err(format!("n{node} still has {}", locks.join(", ")));
+        let mut left = server.leftovers(now);
+        left.retain(|(holder, _)| all || !holder.kept && world.is_alive(holder.label.as_deref()));
+        if !left.is_empty() {
+            let left: Vec<_> = left.into_iter().map(|(_, text)| text).collect();
+            return Err(format!("n{node} still has {}", left.join(", ")));
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 pub mod exclusion;
 pub mod leftovers;
 pub mod lost;
+pub mod order;
 pub mod progress;
 pub mod register;
 pub mod tokens;
@@ -75,11 +76,12 @@ pub fn all() -> Vec<Box<dyn Check>> {
 }
 
 /// The promises, in the order in which they are reported.
-pub const PROMISES: [&str; 6] = [
+pub const PROMISES: [&str; 7] = [
     exclusion::PROMISE,
     tokens::PROMISE,
     register::PROMISE,
     lost::PROMISE,
     progress::PROMISE,
+    order::PROMISE,
     leftovers::PROMISE,
 ];

@@ -1,4 +1,76 @@
-//! When all is well again, leases can be had.
+//! When all is well, leases can be had, and a lease that has ended goes to one who waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::node::{DEAD_AFTER, TURN};
+
+use crate::agenda::{MILLI, Nanos};
+use crate::plan::Plan;
+use crate::world::World;
 
 /// The name of the promise.
 pub const PROMISE: &str = "progress";
+
+/// How often one who waits asks, whatever it has heard.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+const SLACK: Duration = Duration::from_secs(1);
+const EVERY: Nanos = 200 * MILLI;
+
+/// How long a lock may be free while somebody waits for it in line: until those before it who
+/// are dead have been buried, the turn that the last of them was given is over, and it asks
+/// again by itself; and some round trips. No TTL is in it.
+pub fn longest_hand_over(plan: &Plan) -> Nanos {
+    let waits = (DEAD_AFTER + TURN + HEARTBEAT + SLACK).as_nanos() as Nanos;
+    plan.by_slow_clocks(waits + 8 * plan.longest_round_trip())
+}
+
+/// Looks from time to time, as long as somebody waits.
+pub fn watch(world: &Arc<World>) {
+    world.agenda.enter(world.agenda.now() + EVERY, |world| {
+        if let Err(what) = no_lost_hand_over(world) {
+            world.violate(PROMISE, what);
+        }
+        if world.is_calm() && world.is_busy() {
+            watch(world);
+        }
+    });
+}
+
+/// # Errors
+/// A name that has been free for too long though somebody waits for it.
+fn no_lost_hand_over(world: &World) -> Result<(), String> {
+    let now = world.agenda.now();
+    let limit = longest_hand_over(&world.plan);
+    for name in 0..world.names.len() {
+        let idle = world.is_well() && !is_taken(world, name) && world.waiters().wait_for(name);
+        let waiters = &mut *world.waiters();
+        if !idle {
+            waiters.idle_since.remove(&name);
+            continue;
+        }
+        let since = *waiters.idle_since.entry(name).or_insert(now);
+        if now - since > limit {
+            let span = Duration::from_nanos(now - since);
+            return Err(format!(
+                "name-{name} is free, and all is well, but nobody who waits for it has got it \
+                 for {span:.1?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether somebody has the lease, or so many nodes keep the lock of one who is dead or for
+/// `min_hold` that nobody can have it.
+fn is_taken(world: &World, name: usize) -> bool {
+    if world.journal().ledger.is_held(name) {
+        return true;
+    }
+    let (now, nodes) = (world.agenda.now(), world.plan.nodes);
+    let kept = world.servers.iter().filter(|server| {
+        let holder = server.holder(&world.names[name], now);
+        holder.is_some_and(|holder| holder.kept || !world.is_alive(holder.label.as_deref()))
+    });
+    nodes - kept.count() < nodes / 2 + 1
+}

@@ -13,6 +13,7 @@ mod foreign;
 mod holding;
 mod input;
 mod inspecting;
+mod standing;
 mod waiting;
 
 use std::future::Future;
@@ -31,6 +32,7 @@ pub use foreign::*;
 pub use holding::*;
 pub use input::*;
 pub use inspecting::*;
+pub use standing::*;
 pub use waiting::*;
 
 /// No case takes longer, unless something hangs.
@@ -143,7 +145,7 @@ macro_rules! conformance {
             is_over_at_its_deadline,
             says_that_it_was_lost_when_given_back_late,
             signals_the_loss_before_the_deadline,
-            nobody_else_holds_it_before_the_loss_is_signalled,
+            nobody_else_holds_it_before_it_is_over,
             survives_five_ttls_by_renewal,
             renews_many_at_once,
             goes_on_when_the_client_handle_is_gone,
@@ -183,6 +185,13 @@ macro_rules! conformance {
             a_broken_lock_is_lost_at_the_next_renewal,
             a_detached_lease_is_known_by_its_owner,
             tells_the_waiting_who_holds_it,
+            serves_in_the_order_of_coming,
+            nobody_jumps_the_line,
+            one_that_gives_up_is_not_waited_for,
+            one_cancelled_at_its_turn_passes_it_on,
+            the_dead_are_not_waited_for,
+            passes_from_task_to_task,
+            bargers_get_it_when_it_is_free,
         );
     };
     ($deployment:expr; $($case:ident),* $(,)?) => {

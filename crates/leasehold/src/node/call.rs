@@ -115,6 +115,8 @@ impl fmt::Debug for Claim {
 pub enum Verb {
     /// Take the lock: [`rules::acquire`].
     Acquire,
+    /// Stand in line for it, and say so at least once a second: [`rules::wait`].
+    Wait,
     /// Keep it for another TTL: [`rules::extend`].
     Extend,
     /// Give it back: [`rules::release`].

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::rules::{self, Constants, View, Write};
-use super::{Call, Node, Survey, Verb, Vote};
+use super::rules::{Constants, View, Write};
+use super::{Bell, Call, Claim, Line, News, Node, Record, Survey, Vote, Watch, vote};
 use crate::clock::{Clock, Moment, TimeSource};
 use crate::name::Name;
 use crate::node::Sighting;
@@ -45,12 +45,27 @@ struct Store {
     started: Moment,
     started_us: u64,
     floor: u64,
+    /// Those who wait, by their owner values.
+    bells: HashMap<Box<[u8]>, Bell>,
 }
 
 #[derive(Default)]
 struct Entry {
     lock: Option<(Box<[u8]>, Moment)>,
     fence: Option<(u64, Moment)>,
+    line: Line,
+}
+
+/// One name at one moment.
+struct Desk<'a> {
+    entry: &'a mut Entry,
+    bells: &'a HashMap<Box<[u8]>, Bell>,
+    /// What to tell, once the store is unlocked.
+    news: Vec<(Bell, News)>,
+    now: Moment,
+    now_us: u64,
+    floor: u64,
+    constants: Constants,
 }
 
 const FIRST_SWEEP: usize = 1024;
@@ -103,7 +118,11 @@ impl MemoryNode {
     /// Forgets everything, as a server without persistence does when it restarts.
     pub fn forget(&self) {
         let shared = &*self.shared;
-        *shared.lock() = Store::new(&shared.clock, &shared.constants);
+        let mut store = shared.lock();
+        // Who listens is not a memory.
+        let bells = std::mem::take(&mut store.bells);
+        *store = Store::new(&shared.clock, &shared.constants);
+        store.bells = bells;
     }
 }
 
@@ -125,31 +144,88 @@ impl Store {
             started_us,
             // A new store may replace one that was lost; see `View::floor`.
             floor: started_us.saturating_add(constants.skew_us()),
+            bells: HashMap::new(),
         }
     }
 
-    fn vote(&mut self, now: Moment, constants: Constants, call: &Call) -> Vote {
+    fn vote(
+        &mut self,
+        now: Moment,
+        constants: Constants,
+        call: &Call,
+    ) -> (Vote, Vec<(Bell, News)>) {
         self.sweep(now);
         let claim = call.claim();
         let entry = self.names.entry(claim.name().clone()).or_default();
         entry.expire(now);
         let since_start = now.saturating_duration_since(self.started).as_micros();
-        let view = View {
-            lock: entry.lock.as_ref().map(|(owner, _)| &**owner),
-            remaining: entry.remaining(now),
-            fence: entry.fence.map(|(fence, _)| fence),
+        let since_start = u64::try_from(since_start).unwrap_or(u64::MAX);
+        let mut desk = Desk {
+            entry,
+            bells: &self.bells,
+            news: Vec::new(),
+            now,
+            now_us: self.started_us.saturating_add(since_start),
             floor: self.floor,
-            now: self
-                .started_us
-                .saturating_add(u64::try_from(since_start).unwrap_or(u64::MAX)),
             constants,
         };
-        let (vote, write) = match call.verb() {
-            Verb::Acquire => rules::acquire(&view, claim),
-            Verb::Extend => rules::extend(&view, claim),
-            Verb::Release { keep } => rules::release(&view, claim, keep),
-        };
-        let fence_until = |ttl: Duration| now + constants.fence_ttl(ttl);
+        let vote = vote(&mut desk, call.verb(), claim);
+        (vote, desk.news)
+    }
+
+    fn sightings(&mut self, now: Moment, of: Option<&Name>) -> Vec<Sighting> {
+        let of_name = |name: &Name| of.is_none_or(|of| of == name);
+        let names = self.names.iter_mut().filter(|(name, _)| of_name(name));
+        let locks = names.filter_map(|(name, entry)| {
+            entry.expire(now);
+            let remaining = entry.remaining(now);
+            let (value, _) = entry.lock.as_ref()?;
+            let fence = entry.fence.map(|(fence, _)| fence);
+            Some(Sighting::new(name.clone(), &**value, remaining).with_fence(fence))
+        });
+        locks.collect()
+    }
+
+    fn sweep(&mut self, now: Moment) {
+        if self.names.len() < self.sweep_at {
+            return;
+        }
+        self.names.retain(|_, entry| {
+            entry.expire(now);
+            entry.lock.is_some() || entry.fence.is_some() || !entry.line.is_empty()
+        });
+        self.sweep_at = (self.names.len() * 2).max(FIRST_SWEEP);
+    }
+}
+
+impl Entry {
+    fn remaining(&self, now: Moment) -> Option<Duration> {
+        let lock = self.lock.as_ref();
+        lock.filter(|(_, expires)| *expires < Moment::FAR)
+            .map(|(_, expires)| expires.saturating_duration_since(now))
+    }
+
+    fn expire(&mut self, now: Moment) {
+        self.lock.take_if(|(_, expires)| *expires <= now);
+        self.fence.take_if(|(_, expires)| *expires <= now);
+    }
+}
+
+impl Record for Desk<'_> {
+    fn view(&self) -> View<'_> {
+        View {
+            lock: self.entry.lock.as_ref().map(|(owner, _)| &**owner),
+            remaining: self.entry.remaining(self.now),
+            fence: self.entry.fence.map(|(fence, _)| fence),
+            floor: self.floor,
+            now: self.now_us,
+            constants: self.constants,
+        }
+    }
+
+    fn write(&mut self, write: Write, claim: &Claim) {
+        let (now, entry) = (self.now, &mut *self.entry);
+        let fence_until = |ttl: Duration| now + self.constants.fence_ttl(ttl);
         match write {
             Write::Nothing => {}
             Write::Lock { fence } => {
@@ -173,44 +249,53 @@ impl Store {
                 }
             }
         }
-        vote
     }
 
-    fn sightings(&mut self, now: Moment, of: Option<&Name>) -> Vec<Sighting> {
-        let of_name = |name: &Name| of.is_none_or(|of| of == name);
-        let names = self.names.iter_mut().filter(|(name, _)| of_name(name));
-        let locks = names.filter_map(|(name, entry)| {
-            entry.expire(now);
-            let remaining = entry.remaining(now);
-            let (value, _) = entry.lock.as_ref()?;
-            let fence = entry.fence.map(|(fence, _)| fence);
-            Some(Sighting::new(name.clone(), &**value, remaining).with_fence(fence))
-        });
-        locks.collect()
+    fn reserve(&mut self, owner: &[u8], time: Duration) {
+        self.entry.lock = Some((owner.into(), self.now + time));
     }
 
-    fn sweep(&mut self, now: Moment) {
-        if self.names.len() < self.sweep_at {
-            return;
-        }
-        self.names.retain(|_, entry| {
-            entry.expire(now);
-            entry.lock.is_some() || entry.fence.is_some()
-        });
-        self.sweep_at = (self.names.len() * 2).max(FIRST_SWEEP);
+    fn has_line(&self) -> bool {
+        !self.entry.line.is_empty()
+    }
+
+    fn join(&mut self, claim: &Claim) {
+        self.entry.line.join(claim, self.now_us);
+    }
+
+    fn leave(&mut self, owner: &[u8]) {
+        self.entry.line.leave(owner);
+    }
+
+    fn bury(&mut self, before: u64) {
+        self.entry.line.bury(before);
+    }
+
+    fn first(&self) -> Option<(Box<[u8]>, u64)> {
+        self.entry.line.first()
+    }
+
+    fn before(&self, owner: &[u8]) -> u32 {
+        self.entry.line.before(owner)
+    }
+
+    fn tell(&mut self, owner: &[u8], news: News) -> bool {
+        // One without a bell hears nothing, and asks from time to time.
+        let bell = self.bells.get(owner);
+        self.news.extend(bell.map(|bell| (bell.clone(), news)));
+        true
     }
 }
 
-impl Entry {
-    fn remaining(&self, now: Moment) -> Option<Duration> {
-        let lock = self.lock.as_ref();
-        lock.filter(|(_, expires)| *expires < Moment::FAR)
-            .map(|(_, expires)| expires.saturating_duration_since(now))
-    }
+/// Ends a watch when dropped.
+struct Unwatch {
+    shared: Arc<Shared>,
+    owner: Box<[u8]>,
+}
 
-    fn expire(&mut self, now: Moment) {
-        self.lock.take_if(|(_, expires)| *expires <= now);
-        self.fence.take_if(|(_, expires)| *expires <= now);
+impl Drop for Unwatch {
+    fn drop(&mut self) {
+        self.shared.lock().bells.remove(&self.owner);
     }
 }
 
@@ -223,6 +308,16 @@ impl Node for MemoryNode {
         self.shared.lock().floor
     }
 
+    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
+        let mut store = self.shared.lock();
+        store.bells.insert(claim.owner().into(), bell.clone());
+        drop(store);
+        Some(Watch::new(Unwatch {
+            shared: Arc::clone(&self.shared),
+            owner: claim.owner().into(),
+        }))
+    }
+
     fn survey(&self, name: Option<&Name>) -> Survey {
         let seen = self.shared.lock().sightings(self.shared.clock.now(), name);
         Box::pin(std::future::ready(Ok(seen)))
@@ -231,7 +326,10 @@ impl Node for MemoryNode {
     fn submit(&self, call: Call) {
         let shared = &*self.shared;
         let now = shared.clock.now();
-        let vote = shared.lock().vote(now, shared.constants, &call);
+        let (vote, news) = shared.lock().vote(now, shared.constants, &call);
         call.answer(Ok(vote));
+        for (bell, news) in news {
+            bell.ring(news);
+        }
     }
 }

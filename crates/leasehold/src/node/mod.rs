@@ -1,9 +1,11 @@
 //! What a lease needs of a store: the [`Node`] trait and the messages it takes.
 
 mod call;
+mod line;
 #[cfg(all(feature = "local", unix))]
 pub(crate) mod local;
 pub(crate) mod memory;
+mod record;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub mod rules;
@@ -19,9 +21,12 @@ use crate::name::Name;
 
 pub(crate) use call::Tally;
 pub use call::{Call, Claim, Holders, Verb};
+pub use line::Line;
+pub use record::{DEAD_AFTER, News, Record, TURN, vote};
 pub(crate) use settings::{NodeSettings, Tls};
 pub use sighting::Sighting;
 pub use vote::{NodeError, Vote};
+pub(crate) use watch::Ears;
 pub use watch::{Bell, Watch};
 
 /// What [`Node::flush`] returns.
@@ -35,9 +40,10 @@ pub type Survey = Pin<Box<dyn Future<Output = Result<Vec<Sighting>, NodeError>> 
 /// A client has one node or several independent ones, and a lease is a claim that
 /// a majority of them granted. A node keeps for each name the **lock** (an owner
 /// value and when it expires) and the **fence** (the highest token granted; it
-/// outlives the lock), and applies the three verbs of [`Verb`] by the rules in
-/// [`rules`], each atomically. Whoever stores locks somewhere new implements this
-/// trait, uses the rules, and runs the conformance suite of `leasehold-testkit`.
+/// outlives the lock), and the line of those who wait. It votes on a claim by [`vote`] (or,
+/// without a line, by [`rules::vote`]), atomically. Whoever stores locks somewhere new
+/// implements this trait and [`Record`], and runs the conformance suite of
+/// `leasehold-testkit`.
 ///
 /// # Contract
 /// - [`submit`](Node::submit) returns at once. It never blocks and never panics.
@@ -93,11 +99,11 @@ pub trait Node: Send + Sync + 'static {
         0
     }
 
-    /// Rings `bell` when the lock of this name may have become free, and at once if it is
-    /// free already. A missed ring costs time and nothing else: waiters also ask from time
-    /// to time. `None`, as by default, if the node cannot tell.
-    fn watch(&self, name: &Name, bell: &Bell) -> Option<Watch> {
-        let _ = (name, bell);
+    /// Rings `bell` when there are [news](News) for a claim that [waits](Verb::Wait); called
+    /// before it waits. A missed ring costs time and nothing else: who waits also asks from
+    /// time to time. `None`, as by default, if the node cannot tell.
+    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
+        let _ = (claim, bell);
         None
     }
 

@@ -10,8 +10,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Claim, Vote};
-use crate::holder::{Holder, kept_value};
+use super::{Claim, Verb, Vote};
+use crate::holder::{Holder, kept_value, owned_token};
 
 /// Tokens are doubles in Lua: exact below 2^53.
 pub(crate) const MAX_TOKEN: u64 = (1 << 53) - 1;
@@ -57,7 +57,7 @@ impl Constants {
     }
 }
 
-fn micros(duration: Duration) -> u64 {
+pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
@@ -95,10 +95,21 @@ impl fmt::Debug for View<'_> {
 
 impl View<'_> {
     /// Rule: `eff = max(fence or now − F, floor)`. A missing fence is never 0.
-    fn effective_fence(&self) -> u64 {
+    pub(crate) fn effective_fence(&self) -> u64 {
         self.fence
             .unwrap_or_else(|| self.now.saturating_sub(self.constants.retention_us()))
             .max(self.floor)
+    }
+
+    /// Whether the lock with this value is only reserved for one whose turn it is, and granted to
+    /// nobody: the fence under a lock that was granted is its token at least.
+    pub(crate) fn is_reserved(&self, value: &[u8]) -> bool {
+        owned_token(value).is_some_and(|token| token > self.effective_fence())
+    }
+
+    /// The lock as far as it was granted.
+    fn granted(&self) -> Option<&[u8]> {
+        self.lock.filter(|value| !self.is_reserved(value))
     }
 
     fn cap(&self) -> u64 {
@@ -111,6 +122,7 @@ impl View<'_> {
             remaining: self.remaining,
             fence: self.effective_fence(),
             now: self.now,
+            place: None,
         }
     }
 
@@ -161,22 +173,62 @@ pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let fence = view.effective_fence();
     match view.lock {
         // The same request again: the owner value is new for every attempt, so this
-        // is the claim's own lock; `fence == token` says nothing newer came between.
-        Some(owner) if owner == claim.owner() && fence == claim.token() => {
+        // is the claim's own lock; `fence == token` says nothing newer came between. The
+        // fence itself: a floor may happen to be the token of one for whom the lock was only
+        // reserved, before the node lost its memory.
+        Some(owner)
+            if owner == claim.owner()
+                && fence == claim.token()
+                && view.fence == Some(claim.token()) =>
+        {
             (Vote::Granted, Write::Nothing)
         }
-        Some(owner) => (view.held(owner), Write::Nothing),
+        Some(owner) if owner != claim.owner() || fence > claim.token() => {
+            (view.held(owner), Write::Nothing)
+        }
+        // Free, or reserved for this claim, which is the same.
         // Without the cap, the floor of a node that forgot would not be above
         // everything it granted before.
-        None if claim.token() > view.cap() => (view.ahead(), Write::Nothing),
+        _ if claim.token() > view.cap() => (view.ahead(), Write::Nothing),
         // Ties lose: or two owners could have the same token.
-        None if fence >= claim.token() => (view.stale(), Write::Nothing),
-        None => (
+        _ if fence >= claim.token() => (view.stale(), Write::Nothing),
+        _ => (
             Vote::Granted,
             Write::Lock {
                 fence: claim.token(),
             },
         ),
+    }
+}
+
+/// WAIT: stands in line for the lock. Whether the claim [may](may_wait) is decided before.
+/// Grants nothing: one whose turn it is asks for the lock by [`acquire`].
+#[must_use]
+pub fn wait(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
+    let vote = match view.lock {
+        _ if claim.token() > view.cap() => view.ahead(),
+        _ if view.effective_fence() >= claim.token() => view.stale(),
+        Some(owner) if owner != claim.owner() => view.held(owner),
+        _ => Vote::YourTurn,
+    };
+    (vote, Write::Nothing)
+}
+
+/// Whether a claim may stand in line: its token can still win.
+#[must_use]
+pub fn may_wait(view: &View<'_>, claim: &Claim) -> bool {
+    claim.token() <= view.cap() && view.effective_fence() < claim.token()
+}
+
+/// Votes by the rule of the verb, whoever may stand in line. A node that knows of no line
+/// needs nothing else; one that does uses [`node::vote`](super::vote).
+#[must_use]
+pub fn vote(view: &View<'_>, verb: Verb, claim: &Claim) -> (Vote, Write) {
+    match verb {
+        Verb::Acquire => acquire(view, claim),
+        Verb::Wait => wait(view, claim),
+        Verb::Extend => extend(view, claim),
+        Verb::Release { keep } => release(view, claim, keep),
     }
 }
 
@@ -190,7 +242,8 @@ pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     if view.floor >= claim.token() {
         return lost;
     }
-    match view.lock {
+    // A lock that is only reserved for somebody is in nobody's hand.
+    match view.granted() {
         Some(owner) if owner != claim.owner() => return (view.held(owner), Write::Nothing),
         Some(_) => {}
         // A newer token was granted here, and may have been used and given back.
@@ -310,6 +363,19 @@ mod tests {
     fn the_same_request_again_is_granted_again_and_changes_nothing() {
         let held = view(Some(OURS), Some(NOW));
         assert_eq!(acquire(&held, &claim(NOW)), (Vote::Granted, Write::Nothing));
+    }
+
+    /// Found by the model: a node came back with an old snapshot in which the lock was reserved
+    /// for a claim, at a moment that made its floor the very token of that claim.
+    #[test]
+    fn a_floor_makes_no_grant_of_a_reservation() {
+        let snapshot = View {
+            floor: NOW,
+            ..view(Some(OURS), Some(NOW - 9))
+        };
+        let (vote, write) = acquire(&snapshot, &claim(NOW));
+        assert!(matches!(vote, Vote::Stale { .. }), "{vote:?}");
+        assert_eq!(write, Write::Nothing);
     }
 
     #[test]

@@ -27,8 +27,14 @@ pub enum Vote {
         fence: u64,
         /// The node's clock, in µs since 1970.
         now: u64,
+        /// `Wait`: how many stand in line before this one, as far as was worth counting;
+        /// `None` if it does not stand there.
+        place: Option<u32>,
     },
-    /// `Acquire`: the token is not above the fence.
+    /// `Wait`: the lock is free and reserved for the claim, which may [ask](super::Verb::Acquire)
+    /// for it.
+    YourTurn,
+    /// `Acquire` and `Wait`: the token is not above the fence.
     Stale {
         /// The effective fence.
         fence: u64,
@@ -68,6 +74,7 @@ impl fmt::Display for Vote {
                 ..
             } => write!(f, "held by {holder}, {left:.1?} left"),
             Self::Held { holder, .. } => write!(f, "held by {holder}, without a TTL"),
+            Self::YourTurn => f.write_str("free, and reserved for this one"),
             Self::Stale { fence, .. } => write!(f, "a newer token was granted ({fence})"),
             Self::Ahead { now, .. } => write!(f, "its clock is far behind the token ({now})"),
             Self::Lost { fence } => write!(f, "the lease is over here (fence {fence})"),

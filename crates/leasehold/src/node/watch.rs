@@ -1,35 +1,108 @@
-//! Being told that a lock may be free, instead of asking again and again.
+//! Being told that it is one's turn, instead of asking again and again.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// What a node rings when a lock that somebody waits for may be free.
+use super::record::News;
+
+/// What a node rings when it has news for one who waits.
 ///
 /// Ringing is a hint: whoever hears it asks for the lock like anybody else. A ring that
-/// nobody listens to at the moment is heard by the next who does; several count as one.
-#[derive(Clone, Default)]
-pub struct Bell(Arc<Notify>);
+/// nobody listens to at the moment is heard by the next who does.
+#[derive(Clone)]
+pub struct Bell {
+    ears: Arc<Ears>,
+    node: usize,
+}
 
 impl Bell {
-    /// Wakes the waiter.
-    pub fn ring(&self) {
-        self.0.notify_one();
-    }
-
-    /// Resolves when the bell is or has been rung.
-    ///
-    /// Cancel safety: a ring that came meanwhile is kept.
-    pub(crate) async fn rung(&self) {
-        self.0.notified().await;
+    /// Tells the one who waits.
+    pub fn ring(&self, news: News) {
+        self.ears.hear(self.node, news);
     }
 }
 
 impl fmt::Debug for Bell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Bell")
+    }
+}
+
+/// What one who waits has heard from its nodes, of which there are at most 64.
+#[derive(Default)]
+pub(crate) struct Ears {
+    /// The nodes that have reserved the lock, one bit each.
+    turns: AtomicU64,
+    /// A bell has told of one more of them.
+    rung: AtomicBool,
+    /// What was known is no longer so.
+    again: AtomicBool,
+    heard: Notify,
+}
+
+impl Ears {
+    pub(crate) fn bell(self: &Arc<Self>, node: usize) -> Bell {
+        let ears = Arc::clone(self);
+        Bell { ears, node }
+    }
+
+    fn hear(&self, node: usize, news: News) {
+        match news {
+            // Told again, it is no news: asking again for each would never end.
+            News::YourTurn if !self.reserve(node) => return,
+            News::YourTurn => self.rung.store(true, Ordering::Release),
+            News::AskAgain => {
+                self.turns.fetch_and(!(1 << node), Ordering::AcqRel);
+                self.again.store(true, Ordering::Release);
+            }
+        }
+        self.heard.notify_one();
+    }
+
+    /// The node says that it is the listener's turn. `false` if it has said so before.
+    fn reserve(&self, node: usize) -> bool {
+        let bit = 1 << node;
+        self.turns.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// The node has answered that it is the listener's turn.
+    pub(crate) fn answered(&self, node: usize) {
+        if self.reserve(node) {
+            self.heard.notify_one();
+        }
+    }
+
+    /// How many nodes have said that it is the listener's turn.
+    pub(crate) fn turns(&self) -> usize {
+        self.turns.load(Ordering::Acquire).count_ones() as usize
+    }
+
+    /// Whether a bell has told of one more node since this was asked last.
+    pub(crate) fn take_rung(&self) -> bool {
+        self.rung.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether what the nodes have answered since [`clear`](Self::clear) may no longer be so.
+    pub(crate) fn is_to_ask(&self) -> bool {
+        self.again.load(Ordering::Acquire)
+    }
+
+    /// Forgets what was heard, before everybody is asked again.
+    pub(crate) fn clear(&self) {
+        self.turns.store(0, Ordering::Release);
+        self.rung.store(false, Ordering::Release);
+        self.again.store(false, Ordering::Release);
+    }
+
+    /// Resolves when something is or has been heard.
+    ///
+    /// Cancel safety: what came meanwhile is kept.
+    pub(crate) async fn heard(&self) {
+        self.heard.notified().await;
     }
 }
 

@@ -84,7 +84,8 @@ impl Round {
             return None;
         }
         let agrees = match &answer {
-            Ok(Vote::Granted) => !matches!(self.verb, Verb::Release { .. }),
+            Ok(Vote::Granted) => matches!(self.verb, Verb::Acquire | Verb::Extend),
+            Ok(Vote::YourTurn) => self.verb == Verb::Wait,
             Ok(Vote::Released { held }) => *held && matches!(self.verb, Verb::Release { .. }),
             _ => false,
         };
@@ -139,7 +140,21 @@ impl Round {
         self.stories.len() - refuted < Self::majority(self.stories.len())
     }
 
-    /// What to do about this failed ACQUIRE, whose token was `token` and which took
+    /// What the nodes' clocks show, in µs since 1970: the middle one of those that told.
+    #[must_use]
+    pub fn clock(&self) -> Option<u64> {
+        let told = self.stories.iter().filter_map(|story| match story {
+            Story::Voted(
+                Vote::Held { now, .. } | Vote::Stale { now, .. } | Vote::Ahead { now, .. },
+            ) => Some(*now),
+            _ => None,
+        });
+        let mut clocks: Vec<u64> = told.collect();
+        let median = clocks.len().div_ceil(2);
+        (median > 0).then(|| kth_smallest(&mut clocks, median))
+    }
+
+    /// What to do about this failed ACQUIRE or WAIT, whose token was `token` and which took
     /// `elapsed`.
     #[must_use]
     pub fn advice(&self, token: u64, elapsed: Duration) -> Advice {
@@ -155,7 +170,7 @@ impl Round {
         let (mut granted, mut ahead, mut permanent) = (0, 0, 0);
         for story in &self.stories {
             match story {
-                Story::Voted(Vote::Granted) => {
+                Story::Voted(Vote::Granted | Vote::YourTurn) => {
                     fences.push(token);
                     granted += 1;
                 }
@@ -253,6 +268,7 @@ mod tests {
             remaining: Some(Duration::from_millis(ms)),
             fence: 5,
             now: 1000,
+            place: None,
         })
     }
 

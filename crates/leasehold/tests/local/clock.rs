@@ -169,9 +169,14 @@ async fn sockets_lead_nowhere_else() {
     let precious = store.dir().join("precious.sock");
     std::fs::write(&precious, "x").expect("written");
     for socket in [precious.to_str().expect("text"), "../precious.sock"] {
-        let enter = "INSERT INTO waiters (name, socket) VALUES (x'61', ?)";
+        let enter = "INSERT INTO waiters (name, owner, ticket, clock, asked_boot_ns,
+                                          asked_unix_us, socket, id)
+                     VALUES (x'61', CAST(?1 AS BLOB), 1 << 52, 'elsewhere', 0,
+                             CAST(1000000 * unixepoch('subsec') AS INTEGER), ?1, 1)";
         store.sql().execute(enter, [socket]).expect("written");
     }
+    let mark = "INSERT INTO names (name, line) VALUES (x'61', 1)";
+    store.sql().execute(mark, []).expect("written");
     lock(&client, "a").await.release().await;
     tidy(&store, &clock).await;
     assert!(precious.exists());

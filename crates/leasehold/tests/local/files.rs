@@ -96,8 +96,9 @@ async fn a_truncated_store() {
 async fn a_store_with_damaged_pages() {
     let store = used().await;
     let mut bytes = std::fs::read(store.path()).expect("the file");
-    // All but the first page, which says what this file is.
-    for byte in &mut bytes[4096..] {
+    // All but the first page, which says what this file is. (Its size stands in there, too.)
+    let page = usize::from(u16::from_be_bytes([bytes[16], bytes[17]]));
+    for byte in &mut bytes[page..] {
         *byte = 0x5a;
     }
     std::fs::write(store.path(), &bytes).expect("written");
@@ -135,8 +136,12 @@ async fn the_database_of_another_program() {
 }
 
 #[tokio::test]
-async fn a_store_of_a_newer_leasehold() {
+async fn a_store_of_a_newer_or_older_leasehold() {
     let store = used().await;
+    let version = store
+        .sql()
+        .pragma_query_value(None, "user_version", |row| row.get::<_, i32>(0));
+    let version = version.expect("a number");
     let set = |version: i32| {
         let set = store.sql().pragma_update(None, "user_version", version);
         set.expect("changed");
@@ -146,6 +151,10 @@ async fn a_store_of_a_newer_leasehold() {
     let words = ["a newer leasehold", "format 99", "update this one"];
     check_refused(&store, &client, &words).await;
     set(1);
+    let client = build(&store);
+    let words = ["an older leasehold", "format 1", WHAT_TO_DO];
+    check_refused(&store, &client, &words).await;
+    set(version);
     let locked = client.mutex("a").with_options(forever).lock().await;
     locked.expect("a lease").release().await;
 }

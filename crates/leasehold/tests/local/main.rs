@@ -8,6 +8,7 @@ mod detached;
 mod disk;
 mod files;
 mod giving_up;
+mod line;
 mod many;
 mod namespaces;
 mod place;

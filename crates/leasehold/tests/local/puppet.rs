@@ -96,6 +96,7 @@ impl Part {
                 Ok(format!("{released:?} {now}"))
             }
             "count" => self.count(words[1], words[2], number(3)).await,
+            "turns" => self.turns(words[1], words[2], number(3)).await,
             "shutdown" => {
                 let owed = self.client().shutdown(LONG).await;
                 Ok(format!("{owed} owed"))
@@ -161,6 +162,23 @@ impl Part {
             lease.release().await;
         }
         Ok("counted".into())
+    }
+}
+
+impl Part {
+    /// Takes the lock again and again, at once when it is given back, and writes each time into
+    /// a file who had it.
+    async fn turns(&self, name: &str, file: &str, rounds: u64) -> Result<String, Error> {
+        let mutex = self.client().mutex(name);
+        let mutex = mutex.with_options(|o| patient(o, FOREVER));
+        for _ in 0..rounds {
+            let lease = mutex.lock().await?;
+            let mut log = std::fs::OpenOptions::new();
+            let mut log = log.append(true).open(file).expect("the file");
+            writeln!(log, "{}", std::process::id()).expect("written");
+            lease.release().await;
+        }
+        Ok("done".into())
     }
 }
 

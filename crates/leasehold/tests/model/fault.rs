@@ -29,6 +29,9 @@ pub enum Fault {
     FloorWithoutSkew,
     /// A node that forgot copies the largest fence of its peers instead.
     FloorFromPeers,
+    /// A lock that came back with an old snapshot is taken for a grant if the floor is its
+    /// token, though it was only reserved.
+    FloorMakesGrant,
     /// RELEASE deletes the lock and leaves the fence as it was.
     ReleaseLeavesFence,
     /// RELEASE deletes the lock of whoever has it.
@@ -45,6 +48,8 @@ pub enum Fault {
     SucceedsAfterRelease,
     /// A reply to an earlier EXTEND counts for the present one.
     CountsOldExtensions,
+    /// That a node has reserved the lock counts as its grant.
+    ReservationCounts,
     /// The lease is counted from when the majority was reached.
     ValidityFromReply,
     /// All attempts of a client use the same owner value.

@@ -24,6 +24,8 @@ const KEPT_VALUE: &[u8] = b"kept";
 pub struct Record {
     /// The owner value of the lock.
     pub lock: Option<u8>,
+    /// The token that is told by this value, where values tell it.
+    pub ticket: u8,
     /// The highest token granted, while the node remembers it.
     pub fence: Option<u8>,
     /// No token up to here is granted; 0 until the node has lost its memory.
@@ -48,6 +50,8 @@ pub struct Rules {
     constants: Constants,
     /// One claim for every owner and token: the rules are asked millions of times.
     claims: Arc<[Vec<Claim>]>,
+    /// Owner values tell their token, as those of the library do.
+    tickets: bool,
     fault: Option<Fault>,
 }
 
@@ -67,8 +71,24 @@ impl Rules {
                 restart_guard: None,
             },
             claims: claims.collect(),
+            tickets: false,
             fault: None,
         }
+    }
+
+    /// With owner values that tell their token: by this, a node tells a lock that is only
+    /// reserved for somebody from one that it granted.
+    pub fn with_tickets(mut self) -> Self {
+        let claims = self.claims.iter().enumerate().map(|(owner, claims)| {
+            let of_token = |claim: &Claim| {
+                let value = format!("{owner:040x}:{}:1@model:", claim.token());
+                Claim::new(name(), value.into_bytes(), claim.token(), Duration::ZERO)
+            };
+            claims.iter().map(of_token).collect()
+        });
+        self.claims = claims.collect();
+        self.tickets = true;
+        self
     }
 
     /// With this S and F, where given.
@@ -96,33 +116,52 @@ impl Rules {
     /// Lets a node vote on the claim of `owner` with `token` and store what follows from
     /// it. Returns whether it granted the claim.
     pub fn vote(&self, ask: Ask, record: &mut Record, owner: u8, token: u8) -> bool {
-        let lock = record.lock.map(|owner| [owner]);
-        let mut view = View {
-            lock: match &lock {
-                Some([KEPT]) => Some(KEPT_VALUE),
-                owner => owner.as_ref().map(<[u8; 1]>::as_slice),
-            },
-            remaining: None,
-            fence: record.fence.map(micros),
-            floor: micros(record.floor),
-            now: micros(record.clock),
-            constants: self.constants,
-        };
+        let mut view = self.view(record);
         self.tamper(ask, &mut view);
-        let claim = &self.claims[usize::from(owner)][usize::from(token)];
+        let claim = self.claim(owner, token);
         let (vote, write) = match ask {
             Ask::Acquire => rules::acquire(&view, claim),
             Ask::Extend => rules::extend(&view, claim),
             Ask::Release => rules::release(&view, claim, None),
             Ask::ReleaseAndKeep => rules::release(&view, claim, Some(Duration::ZERO)),
         };
-        self.store(ask, write, record, owner);
+        self.store(ask, write, record, (owner, token));
         let granted = vote == Vote::Granted;
         assert!(
             !granted || record.lock == Some(owner),
             "granted, but not locked"
         );
         granted
+    }
+
+    /// Lets a node reserve a lock that nobody has for a claim that waits, if its token can
+    /// still win. Returns whether it did.
+    pub fn reserve(&self, record: &mut Record, owner: u8, token: u8) -> bool {
+        let may =
+            record.lock.is_none() && rules::may_wait(&self.view(record), self.claim(owner, token));
+        if may {
+            record.lock = Some(owner);
+            record.ticket = token;
+        }
+        may
+    }
+
+    fn claim(&self, owner: u8, token: u8) -> &Claim {
+        &self.claims[usize::from(owner)][usize::from(token)]
+    }
+
+    fn view(&self, record: &Record) -> View<'_> {
+        View {
+            lock: record.lock.map(|owner| match owner {
+                KEPT => KEPT_VALUE,
+                owner => self.claim(owner, record.ticket).owner(),
+            }),
+            remaining: None,
+            fence: record.fence.map(micros),
+            floor: micros(record.floor),
+            now: micros(record.clock),
+            constants: self.constants,
+        }
     }
 
     /// Shows the rules something else than what the node knows.
@@ -135,6 +174,9 @@ impl Rules {
             (Some(Fault::MissingFenceIsZero), _) => view.fence = view.fence.or(Some(0)),
             (Some(Fault::ExtendIgnoresFence), Ask::Extend) => view.fence = None,
             (Some(Fault::ExtendIgnoresFloor), Ask::Extend) => view.floor = 0,
+            (Some(Fault::FloorMakesGrant), Ask::Acquire) => {
+                view.fence = view.fence.max(Some(view.floor));
+            }
             (Some(Fault::ReleaseIgnoresOwner | Fault::ReleaseRaisesUnderLock), Ask::Release) => {
                 view.lock = None
             }
@@ -142,11 +184,12 @@ impl Rules {
         }
     }
 
-    fn store(&self, ask: Ask, write: Write, record: &mut Record, owner: u8) {
+    fn store(&self, ask: Ask, write: Write, record: &mut Record, (owner, token): (u8, u8)) {
         let fence = match write {
             Write::Nothing => return,
             Write::Lock { fence } => {
                 record.lock = Some(owner);
+                record.ticket = if self.tickets { token } else { 0 };
                 Some(fence)
             }
             Write::Unlock { fence } => {
@@ -157,8 +200,9 @@ impl Rules {
                 fence
             }
             Write::Keep { value, fence, .. } => {
-                assert_eq!(value, KEPT_VALUE, "a kept lock has no owner");
+                assert!(value.starts_with(KEPT_VALUE), "a kept lock has no owner");
                 record.lock = Some(KEPT);
+                record.ticket = 0;
                 fence
             }
         };
@@ -177,6 +221,12 @@ impl Rules {
         }
     }
 
+    /// A node restarted with the lock of this owner.
+    pub fn remember(&self, record: &mut Record, owner: u8, token: u8) {
+        record.lock = Some(owner);
+        record.ticket = if self.tickets { token } else { 0 };
+    }
+
     /// The lock's time is over, as far as this node can tell.
     pub fn expire(&self, record: &mut Record) {
         record.lock = None;
@@ -184,6 +234,7 @@ impl Rules {
     }
 
     fn after_unlock(&self, record: &mut Record) {
+        record.ticket = 0;
         if self.fault == Some(Fault::FenceDiesWithLock) {
             record.fence = None;
         }

@@ -4,6 +4,7 @@
 mod child;
 mod errors;
 mod hostile;
+mod line;
 mod others;
 mod outages;
 mod restarts;

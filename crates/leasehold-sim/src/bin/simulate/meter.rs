@@ -22,6 +22,7 @@ pub struct Meter {
 struct State {
     done: u64,
     leases: u64,
+    handed_over: u64,
     faults: u64,
     simulated: Duration,
     printed: Duration,
@@ -50,6 +51,7 @@ impl Meter {
         let state = &mut *self.state.lock().unwrap_or_else(|e| e.into_inner());
         state.done += 1;
         state.leases += report.leases as u64;
+        state.handed_over += report.handed_over;
         state.faults += report.faults.total();
         state.simulated += report.simulated;
         let elapsed = self.started.elapsed();
@@ -84,7 +86,9 @@ impl Meter {
 impl State {
     fn line(&self) -> String {
         let hours = self.simulated.as_secs() / 3600;
-        let (faults, leases) = (self.faults, self.leases);
-        format!("{hours} simulated hours, {faults} faults, {leases} leases")
+        let (faults, leases, waited) = (self.faults, self.leases, self.handed_over);
+        format!(
+            "{hours} simulated hours, {faults} faults, {leases} leases, {waited} of them waited for in line"
+        )
     }
 }

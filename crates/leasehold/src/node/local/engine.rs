@@ -1,336 +1,220 @@
-//! The thread that works on the file. Files block, and runtimes must not.
+//! What works on the file.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
 use super::Status;
+use super::bells::Bells;
 use super::failure::Failure;
-use super::rows::Waiter;
+use super::post::{Letter, Post};
 use super::store::{Outcome, Store};
-use super::waking::{Listener, Sockets};
-use crate::clock::Clock;
+use super::tidying::{self, Reach, Tidier};
+use crate::clock::{Clock, Moment};
 use crate::name::Name;
-use crate::node::NodeSettings;
-use crate::node::Sighting;
-use crate::node::{Bell, Call, NodeError, Vote};
+use crate::node::{Call, NodeError, NodeSettings, Sighting, Verb, Vote};
 
-/// How many calls share a transaction at most.
-const MAX_BATCH: usize = 256;
-/// After so many transactions it is time to tidy up.
-const TIDY_EVERY: u32 = 1000;
-
-/// Something to do.
-pub(super) enum Job {
-    Call(Call),
-    Watch {
-        watch: u64,
-        name: Name,
-        bell: Bell,
-    },
-    Unwatch {
-        watch: u64,
-    },
-    Survey(
-        Option<Name>,
-        oneshot::Sender<Result<Vec<Sighting>, NodeError>>,
-    ),
-    Flush(oneshot::Sender<()>),
-}
+/// After so many transactions it is time to see how much has piled up.
+const LOOK_EVERY: u32 = 256;
+/// What may be left beside the file, in bytes.
+const A_LITTLE: u64 = 1 << 20;
+/// A vote on the spot that took longer says that the disk is busy, or the machine.
+const LONG: Duration = Duration::from_millis(10);
+/// Then nobody is made to wait for it for a while.
+const BREAK: Duration = Duration::from_millis(100);
 
 pub(super) struct Engine {
     path: PathBuf,
     clock: Clock,
     /// How long opening may wait for others who open the file too.
     open_patience: Duration,
-    jobs: Receiver<Job>,
     status: Arc<Status>,
     store: Option<Store>,
-    patience: Option<Duration>,
-    sockets: Option<Arc<Sockets>>,
-    listener: Option<Listener>,
-    /// The watches of this process, by their rows.
-    watches: HashMap<u64, (Waiter, Name)>,
+    post: Post,
+    tidier: Tidier,
     transactions: u32,
+    /// Until then nothing is done on the spot.
+    busy_until: Moment,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// What is to be said, when nothing is locked any more.
+#[must_use = "nobody has been told yet"]
+pub(super) struct Said {
+    answers: Vec<(Call, Result<Vote, NodeError>)>,
+    letters: Vec<Letter>,
+}
+
+impl Said {
+    /// Those who wait are told first: they are in a hurry.
+    pub(super) fn say(self) {
+        for letter in self.letters {
+            letter.send();
+        }
+        for (call, answer) in self.answers {
+            call.answer(answer);
+        }
+    }
 }
 
 impl Engine {
     pub(super) fn new(
         path: PathBuf,
         settings: &NodeSettings,
-        jobs: Receiver<Job>,
         status: Arc<Status>,
+        bells: Arc<Bells>,
     ) -> Self {
         Self {
+            post: Post::new(&path, Arc::clone(&bells)),
+            tidier: Tidier::new(&path, settings.clock.clone(), bells),
             path,
             clock: settings.clock.clone(),
             open_patience: settings.connect_timeout,
-            jobs,
             status,
             store: None,
-            patience: None,
-            sockets: None,
-            listener: None,
-            watches: HashMap::new(),
             transactions: 0,
+            busy_until: Moment::from_origin(Duration::ZERO),
         }
     }
 
-    /// Works until nobody needs the node any more.
-    pub(super) fn run(mut self) {
-        // What is wrong with the file is told before anybody asks for a lock.
-        let _ = self.store();
-        while let Ok(first) = self.jobs.recv() {
-            let mut jobs = vec![first];
-            jobs.extend(self.jobs.try_iter().take(MAX_BATCH - 1));
-            let mut calls = Vec::new();
-            for job in jobs {
-                match job {
-                    Job::Call(call) => calls.push(call),
-                    other => {
-                        self.answer(std::mem::take(&mut calls));
-                        self.attend(other);
-                    }
-                }
-            }
-            self.answer(calls);
-            if self.transactions >= TIDY_EVERY {
-                self.tidy();
-            }
+    /// Votes on calls.
+    pub(super) fn vote(&mut self, calls: Vec<Call>) -> Said {
+        let patience = calls.iter().map(Call::timeout).min().unwrap_or_default();
+        if calls.iter().any(|call| call.verb() == Verb::Wait) {
+            self.post.listen();
         }
-    }
-
-    fn attend(&mut self, job: Job) {
-        match job {
-            Job::Call(call) => self.answer(vec![call]),
-            Job::Watch { watch, name, bell } => {
-                if let Err(failure) = self.watch(watch, &name, &bell) {
-                    // The waiter asks from time to time all the same.
-                    tracing::debug!(%name, why = %failure.into_error(), "cannot wake");
-                }
-            }
-            Job::Unwatch { watch } => {
-                if let Some((waiter, name)) = self.watches.remove(&watch) {
-                    if let Some(listener) = &self.listener {
-                        listener.strike(waiter.id);
-                    }
-                    self.strike(&name, vec![waiter]);
-                }
-            }
-            Job::Survey(name, reply) => {
-                let seen = self
-                    .store()
-                    .and_then(|store| store.sightings(name.as_ref()))
-                    .map_err(Failure::into_error);
-                let _ = reply.send(seen);
-            }
-            Job::Flush(done) => {
-                self.listener.take_if(|listener| listener.is_idle());
-                // The process may end before this thread does.
-                self.tidy_if_due();
-                let _ = done.send(());
-            }
-        }
-    }
-
-    /// Votes on calls, and wakes those whose turn it is.
-    fn answer(&mut self, calls: Vec<Call>) {
-        let Some(patience) = calls.iter().map(Call::timeout).min() else {
-            return;
-        };
         self.transactions += 1;
-        let outcomes = self.vote(&calls, patience);
-        match outcomes {
+        match self.patiently(patience, |store, post| store.vote(&calls, post)) {
+            Ok(outcome) => self.said(calls, outcome),
             Err(failure) => {
                 let error = failure.into_error();
-                for call in calls {
-                    call.answer(Err(error.clone()));
-                }
-            }
-            Ok(outcomes) => {
-                let mut freed = Vec::new();
-                let mut held = Vec::new();
-                for (call, Outcome { vote, freed_for }) in calls.into_iter().zip(outcomes) {
-                    let name = call.claim().name().clone();
-                    if !freed_for.is_empty() {
-                        freed.push((name, freed_for));
-                    } else if matches!(vote, Vote::Held { .. }) {
-                        held.push(name);
-                    }
-                    call.answer(Ok(vote));
-                }
-                for (name, waiters) in freed {
-                    self.wake(&name, waiters);
-                }
-                for name in held {
-                    self.await_deaths(&name);
+                let answers = calls.into_iter().map(|call| (call, Err(error.clone())));
+                Said {
+                    answers: answers.collect(),
+                    letters: Vec::new(),
                 }
             }
         }
     }
 
-    fn vote(&mut self, calls: &[Call], patience: Duration) -> Result<Vec<Outcome>, Failure> {
-        let current = self.patience;
-        let store = self.store()?;
-        if current != Some(patience) {
-            store.set_patience(patience)?;
+    /// Votes on a call if that takes no longer than the file system takes to put some pages
+    /// into its cache: nothing is opened, waited for or forced to the disk. Else gives it back.
+    pub(super) fn vote_on_the_spot(&mut self, call: Call) -> Result<Said, Call> {
+        let started = self.clock.now();
+        // Who waits may have to start to listen.
+        if call.verb() == Verb::Wait || started < self.busy_until {
+            return Err(call);
         }
-        let outcomes = store.vote(calls);
-        self.patience = Some(patience);
-        self.judge(outcomes)
+        let store = self.store.as_mut().filter(|store| store.is_current());
+        let Some(store) = store else {
+            return Err(call);
+        };
+        self.transactions += 1;
+        let calls = [call];
+        let outcome = store.vote(&calls, &self.post);
+        let ended = self.clock.now();
+        if ended.saturating_duration_since(started) > LONG {
+            self.busy_until = ended + BREAK;
+        }
+        match outcome {
+            Ok(outcome) => Ok(self.said(calls.into(), outcome)),
+            // It is for those who have time to try again, and to find out what is wrong. All
+            // calls may be repeated.
+            Err(_) => {
+                let [call] = calls;
+                Err(call)
+            }
+        }
     }
 
-    /// The file, opened if need be: at first, and again if it was replaced or went bad.
-    fn store(&mut self) -> Result<&mut Store, Failure> {
+    /// Works on the file, again and again while others do. They need it for microseconds, so
+    /// pauses are short: whoever sleeps longer finds it busy with one who does not sleep.
+    fn patiently<T>(
+        &mut self,
+        patience: Duration,
+        mut work: impl FnMut(&mut Store, &Post) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let started = self.clock.now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            self.open()?;
+            let store = self.store.as_mut().ok_or(Failure::Moved)?;
+            let outcome = work(store, &self.post);
+            let waited = || self.clock.now().saturating_duration_since(started);
+            if !matches!(outcome, Err(Failure::Busy)) || waited() >= patience {
+                return self.judge(outcome);
+            }
+            std::thread::sleep(pause);
+            pause = LONGEST_PAUSE.min(pause * 5 / 4);
+        }
+    }
+
+    fn said(&self, calls: Vec<Call>, outcome: Outcome) -> Said {
+        let mut letters = outcome.letters;
+        for (name, pids) in &outcome.holders {
+            letters.extend(self.post.await_deaths(name, pids));
+        }
+        let votes = outcome.votes.into_iter().map(Ok);
+        Said {
+            answers: calls.into_iter().zip(votes).collect(),
+            letters,
+        }
+    }
+
+    /// Opens the file if need be: at first, and again if it was replaced or went bad.
+    pub(super) fn open(&mut self) -> Result<(), Failure> {
         if self.store.as_ref().is_some_and(|store| !store.is_current()) {
             self.store = None;
         }
         if self.store.is_none() {
-            self.patience = None;
-            let opened = open(&self.path, &self.clock, self.open_patience);
+            let opened = Store::open(&self.path, &self.clock, self.open_patience);
             self.status.set(&opened);
             self.store = Some(opened?);
         }
-        self.store.as_mut().ok_or(Failure::Moved)
+        Ok(())
     }
 
     /// Closes a file that cannot be worked with any more.
     fn judge<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(failure) = &outcome {
             match failure {
-                Failure::Told(NodeError::Unreachable { .. } | NodeError::CannotPersist { .. }) => {}
+                Failure::Busy | Failure::Told(NodeError::CannotPersist { .. }) => {}
                 Failure::Told(_) | Failure::Moved => self.store = None,
             }
         }
         outcome
     }
 
-    fn watch(&mut self, watch: u64, name: &Name, bell: &Bell) -> Result<(), Failure> {
-        let listener = match self.listener.take() {
-            Some(listener) => listener,
-            None => self.listen().map_err(io)?,
-        };
-        let entered = self
-            .store()
-            .and_then(|store| store.enter_waiter(name, listener.socket()));
-        let entered = self.judge(entered);
-        let listener = self.listener.insert(listener);
-        let (id, holders) = entered?;
-        listener.enter(id, name.clone(), bell.clone());
-        let socket = listener.socket().to_owned();
-        self.watches
-            .insert(watch, (Waiter { id, socket }, name.clone()));
-        match holders {
-            Some(pids) => listener.await_deaths(name, &pids),
-            // It became free before anybody knew that somebody waits.
-            None => bell.ring(),
-        }
-        Ok(())
+    pub(super) fn survey(&mut self, name: Option<&Name>) -> Result<Vec<Sighting>, NodeError> {
+        let patience = self.open_patience;
+        let seen = self.patiently(patience, |store, post| store.sightings(name, post));
+        seen.map_err(Failure::into_error)
     }
 
-    /// Starts to listen; in a new directory if that for the sockets was deleted.
-    fn listen(&mut self) -> std::io::Result<Listener> {
-        self.sockets().and_then(Listener::start).or_else(|_| {
-            self.sockets = None;
-            self.sockets().and_then(Listener::start)
-        })
-    }
-
-    fn sockets(&mut self) -> std::io::Result<Arc<Sockets>> {
-        if let Some(sockets) = &self.sockets {
-            return Ok(Arc::clone(sockets));
-        }
-        let sockets = Arc::new(Sockets::open(&self.path)?);
-        self.sockets = Some(Arc::clone(&sockets));
-        Ok(sockets)
-    }
-
-    /// Wakes the first who waits and strikes those who are gone.
-    fn wake(&mut self, name: &Name, waiters: Vec<Waiter>) {
-        let Ok(sockets) = self.sockets() else { return };
-        let gone = sockets.wake_first(&waiters);
-        if !gone.is_empty() {
-            self.strike(name, gone);
+    /// Leaves everything as it should be when the process ends: it may, before this thread
+    /// does.
+    pub(super) fn flush(&mut self) {
+        self.post.rest();
+        if self.log_size() > A_LITTLE {
+            let tidied = self.patiently(tidying::PATIENCE, |store, post| {
+                store.tidy(post, Reach::All)
+            });
+            tidying::report(tidied);
         }
     }
 
-    /// Strikes waiters; if the name is free, the next is woken.
-    fn strike(&mut self, name: &Name, mut gone: Vec<Waiter>) {
-        while !gone.is_empty() {
-            let next = self
-                .store()
-                .and_then(|store| store.strike_waiters(name, &gone));
-            gone = match (self.judge(next), self.sockets()) {
-                (Ok(next), Ok(sockets)) => sockets.wake_first(&next),
-                _ => return,
-            };
+    /// Tidies up if it is time to.
+    pub(super) fn tidy_if_due(&mut self) {
+        if self.transactions >= LOOK_EVERY {
+            self.transactions = 0;
+            let size = self.log_size();
+            self.tidier.look(size);
         }
     }
 
-    fn await_deaths(&mut self, name: &Name) {
-        if !self
-            .listener
-            .as_ref()
-            .is_some_and(|listener| listener.awaits(name))
-        {
-            return;
-        }
-        let holders = self.store().and_then(|store| store.holders(name));
-        if let (Ok(Some(pids)), Some(listener)) = (holders, &self.listener) {
-            listener.await_deaths(name, &pids);
-        }
-    }
-
-    fn tidy_if_due(&mut self) {
-        if self.store.as_ref().is_some_and(Store::is_untidy) {
-            self.tidy();
-        }
-    }
-
-    fn tidy(&mut self) {
-        self.transactions = 0;
-        let tidied = self.try_to_tidy();
-        if let Err(failure) = self.judge(tidied) {
-            tracing::debug!(why = %failure.into_error(), "cannot tidy up the store");
-        }
-    }
-
-    fn try_to_tidy(&mut self) -> Result<(), Failure> {
-        let sockets = self.sockets().map_err(io)?;
-        let Some(store) = &mut self.store else {
-            return Ok(());
-        };
-        for socket in store.sockets()? {
-            if sockets.is_dead(&socket) {
-                store.strike_socket(&socket)?;
-            }
-        }
-        store.tidy()
-    }
-}
-
-fn io(error: std::io::Error) -> Failure {
-    Failure::Told(NodeError::Refused {
-        why: error.to_string(),
-    })
-}
-
-/// Opens the file, however many others do so at the same time.
-fn open(path: &std::path::Path, clock: &Clock, patience: Duration) -> Result<Store, Failure> {
-    let started = clock.now();
-    loop {
-        let opened = Store::open(path, clock.clone(), patience);
-        let again = matches!(
-            opened,
-            Err(Failure::Moved | Failure::Told(NodeError::Unreachable { .. }))
-        );
-        if !again || clock.now().saturating_duration_since(started) > patience {
-            return opened;
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    fn log_size(&self) -> u64 {
+        self.store.as_ref().map_or(0, Store::log_size)
     }
 }

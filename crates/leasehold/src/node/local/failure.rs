@@ -6,10 +6,12 @@ use crate::name::shown;
 use crate::node::NodeError;
 
 /// Why something could not be done.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Failure {
     /// What to answer.
     Told(NodeError),
+    /// Another process works on the file: try again.
+    Busy,
     /// The path leads to another file by now: open that.
     Moved,
 }
@@ -18,6 +20,9 @@ impl Failure {
     pub(super) fn into_error(self) -> NodeError {
         match self {
             Self::Told(error) => error,
+            Self::Busy => NodeError::Unreachable {
+                why: "another process keeps the store to itself (is it stopped?)".into(),
+            },
             Self::Moved => NodeError::Unreachable {
                 why: "the file was moved or deleted meanwhile".into(),
             },
@@ -35,9 +40,7 @@ impl From<rusqlite::Error> for Failure {
     fn from(error: rusqlite::Error) -> Self {
         let text = shown(error.to_string().as_bytes());
         let told = match error.sqlite_error_code() {
-            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => NodeError::Unreachable {
-                why: "another process keeps the store to itself (is it stopped?)".into(),
-            },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return Self::Busy,
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => damaged(&text),
             Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => NodeError::Unusable {
                 why: format!(

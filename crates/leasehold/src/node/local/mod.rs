@@ -1,26 +1,36 @@
 //! The embedded store: a node for all processes of one machine, in a file (SQLite). The only
 //! module that names the `rusqlite` crate.
 
+mod bells;
+mod desk;
 mod engine;
 mod failure;
+mod line;
+mod opening;
+mod post;
 mod process;
 mod rows;
+mod sockets;
 mod store;
+mod thread;
+mod tidying;
 mod waking;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use super::{Bell, Call, Flush, Node, NodeError, Survey, Watch};
+use super::{Bell, Call, Claim, Flush, Node, NodeError, NodeSettings, Survey, Watch};
 use crate::name::Name;
-use crate::node::NodeSettings;
-use engine::{Engine, Job};
+use bells::Bells;
+use engine::Engine;
 use failure::Failure;
+use thread::Works;
+
+/// How far a token may be ahead of the store's clock, which all its clients have in common.
+pub(crate) const SKEW: Duration = Duration::from_millis(100);
 
 const FORMS: &str = "expected `local:` (a store in this user's state directory) or \
                      `local:/path/to/file.db`";
@@ -28,9 +38,9 @@ const FORMS: &str = "expected `local:` (a store in this user's state directory) 
 /// A node in a file, for all processes of one machine.
 pub(crate) struct LocalNode {
     label: String,
-    jobs: Sender<Job>,
+    works: Works,
     status: Arc<Status>,
-    watches: AtomicU64,
+    bells: Arc<Bells>,
 }
 
 /// What is known of the file, for those who do not ask it.
@@ -47,8 +57,7 @@ impl Status {
                 self.floor.store(store.floor(), Ordering::Relaxed);
                 Ok(())
             }
-            Err(Failure::Told(error)) => Err(error.clone()),
-            Err(Failure::Moved) => Err(Failure::Moved.into_error()),
+            Err(failure) => Err(failure.clone().into_error()),
         };
         *self.state() = Some(state);
     }
@@ -111,19 +120,20 @@ fn default_path() -> Result<PathBuf, String> {
 impl LocalNode {
     /// Starts to open the file, in a thread that lives as long as this node.
     pub(crate) fn start(path: &Path, settings: &NodeSettings) -> Self {
-        let (jobs, inbox) = channel();
         let status = Arc::new(Status::default());
-        let engine = Engine::new(path.to_owned(), settings, inbox, Arc::clone(&status));
-        let thread = std::thread::Builder::new().name("leasehold-local".into());
-        if let Err(error) = thread.spawn(move || engine.run()) {
+        let bells = Arc::new(Bells::default());
+        let (status_of, bells_of) = (Arc::clone(&status), Arc::clone(&bells));
+        let engine = Engine::new(path.to_owned(), settings, status_of, bells_of);
+        let (works, started) = Works::start(engine);
+        if let Err(error) = started {
             let why = format!("cannot start a thread for the store: {error}");
             *status.state() = Some(Err(NodeError::Unreachable { why }));
         }
         Self {
             label: format!("local:{}", path.display()),
-            jobs,
+            works,
             status,
-            watches: AtomicU64::new(1),
+            bells,
         }
     }
 }
@@ -134,8 +144,7 @@ impl Node for LocalNode {
     }
 
     fn submit(&self, call: Call) {
-        // If the thread is gone, the call is dropped: unanswered.
-        let _ = self.jobs.send(Job::Call(call));
+        self.works.vote(call);
     }
 
     fn status(&self) -> Option<Result<(), NodeError>> {
@@ -146,19 +155,12 @@ impl Node for LocalNode {
         self.status.floor.load(Ordering::Relaxed)
     }
 
-    fn watch(&self, name: &Name, bell: &Bell) -> Option<Watch> {
-        let watch = self.watches.fetch_add(1, Ordering::Relaxed);
-        let (name, bell) = (name.clone(), bell.clone());
-        let _ = self.jobs.send(Job::Watch { watch, name, bell });
-        Some(Watch::new(Unwatch {
-            jobs: self.jobs.clone(),
-            watch,
-        }))
+    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
+        Some(self.bells.watch(claim, bell))
     }
 
     fn survey(&self, name: Option<&Name>) -> Survey {
-        let (reply, answer) = oneshot::channel();
-        let _ = self.jobs.send(Job::Survey(name.cloned(), reply));
+        let answer = self.works.survey(name.cloned());
         Box::pin(async move { answer.await.unwrap_or(Err(NodeError::Unanswered)) })
     }
 
@@ -167,22 +169,9 @@ impl Node for LocalNode {
     }
 
     fn flush(&self) -> Flush {
-        let (done, wait) = oneshot::channel();
-        let _ = self.jobs.send(Job::Flush(done));
+        let done = self.works.flush();
         Box::pin(async move {
-            let _ = wait.await;
+            let _ = done.await;
         })
-    }
-}
-
-/// Ends a watch when dropped.
-struct Unwatch {
-    jobs: Sender<Job>,
-    watch: u64,
-}
-
-impl Drop for Unwatch {
-    fn drop(&mut self) {
-        let _ = self.jobs.send(Job::Unwatch { watch: self.watch });
     }
 }

@@ -62,12 +62,27 @@ struct Process {
 /// The processes that hold a claim, as the store keeps them: `realm pid:start pid:start:group`.
 /// `None` if nobody must be alive for it, or if that cannot be told here.
 pub(super) fn describe(holders: &Holders) -> Option<String> {
-    let own = [std::process::id()];
-    let pids: &[u32] = match holders {
-        Holders::Nobody => return None,
-        Holders::ThisProcess => &own,
-        Holders::Processes(pids) => pids,
-    };
+    match holders {
+        Holders::Nobody => None,
+        Holders::ThisProcess => own().map_or_else(
+            // After a fork: rare enough to look.
+            || describe_all(&[std::process::id()]),
+            |own| own.map(str::to_owned),
+        ),
+        Holders::Processes(pids) => describe_all(pids),
+    }
+}
+
+/// This process, in those words, which stay the same for as long as it lives. `None` if it is
+/// a copy of the process in which they were found.
+fn own() -> Option<Option<&'static str>> {
+    static OWN: OnceLock<(u32, Option<String>)> = OnceLock::new();
+    let id = std::process::id();
+    let (pid, text) = OWN.get_or_init(|| (id, describe_all(&[id])));
+    (*pid == id).then_some(text.as_deref())
+}
+
+fn describe_all(pids: &[u32]) -> Option<String> {
     let mut text = Realm::here().processes.clone()?;
     // Our own group has others in it, who have nothing to do with the lock.
     let our_group = stat_of(std::process::id()).map(|stat| stat.group);
@@ -105,24 +120,31 @@ fn parse(holders: &str) -> Option<Vec<Process>> {
 
 /// Whether all holders are certainly dead.
 pub(super) fn all_dead(holders: &str) -> bool {
+    // The common case, for which nobody needs to look.
+    if own() == Some(Some(holders)) {
+        return false;
+    }
     parse(holders).is_some_and(|all| all.iter().all(Process::is_dead))
 }
 
-/// The ids of those that are alive as far as can be told.
+/// The ids of those that are alive as far as can be told, and not only in their group.
 pub(super) fn living(holders: &str) -> Vec<u32> {
     let all = parse(holders).unwrap_or_default();
-    let living = all.iter().filter(|process| !process.is_dead());
+    let living = all.iter().filter(|process| !process.has_ended());
     living.map(|process| process.pid).collect()
 }
 
 impl Process {
     fn is_dead(&self) -> bool {
-        let dead = match stat_of(self.pid) {
+        // What it started may live on in its group.
+        self.has_ended() && !(self.group && group_lives(self.pid))
+    }
+
+    fn has_ended(&self) -> bool {
+        match stat_of(self.pid) {
             Some(stat) => stat.start != self.start || !stat.running,
             None => !exists(self.pid),
-        };
-        // What it started may live on in its group.
-        dead && !(self.group && group_lives(self.pid))
+        }
     }
 }
 

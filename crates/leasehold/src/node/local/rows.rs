@@ -1,4 +1,4 @@
-//! The rows of the file: reading and writing one name by the rules.
+//! The rows of names: reading and writing what is known of one.
 
 use std::time::Duration;
 
@@ -9,161 +9,206 @@ use super::process::{self, Realm};
 use super::store::CONSTANTS;
 use crate::clock::{Clock, Moment};
 use crate::name::Name;
-use crate::node::rules::{self, View, Write};
-use crate::node::{Call, Verb, Vote};
+use crate::node::Claim;
+use crate::node::rules::{View, Write};
 
-/// A lock as it stands in the file.
+/// What is known of a name.
+#[derive(Default)]
 pub(super) struct Row {
-    pub(super) owner: Option<Vec<u8>>,
-    /// `None`: never.
-    pub(super) remaining: Option<Duration>,
-    holders: Option<String>,
+    pub(super) lock: Option<Lock>,
     pub(super) fence: Option<u64>,
+    /// Somebody may stand in line.
+    pub(super) line: bool,
+    /// The lock is not as it stands in the file.
+    changed: bool,
+    /// The fence was set: keep it for so long.
+    fence_ttl: Option<Duration>,
 }
 
-/// Somebody who waits for a lock.
-#[derive(Clone)]
-pub(super) struct Waiter {
-    pub(super) id: i64,
-    pub(super) socket: String,
+/// A lock that has not expired, of somebody who is not dead.
+pub(super) struct Lock {
+    pub(super) owner: Vec<u8>,
+    holders: Option<String>,
+    /// `None`: it never expires.
+    pub(super) remaining: Option<Duration>,
+}
+
+impl Lock {
+    /// The holders that are alive and can be watched.
+    pub(super) fn living_holders(&self) -> Vec<u32> {
+        let holders = self.holders.as_deref();
+        holders.map(process::living).unwrap_or_default()
+    }
 }
 
 /// Both clocks at one moment.
 pub(super) struct Now {
+    /// The node's clock, which does not go back.
     pub(super) unix_us: u64,
+    /// The machine's.
+    pub(super) wall_us: u64,
     pub(super) boot: Moment,
 }
 
 impl Now {
     pub(super) fn new(clock: &Clock, at_least_us: u64) -> Self {
+        let wall_us = clock.unix_us();
         Self {
-            unix_us: clock.unix_us().max(at_least_us),
+            unix_us: wall_us.max(at_least_us),
+            wall_us,
             boot: clock.now(),
         }
     }
-}
 
-pub(super) fn judge(row: &Row, call: &Call, floor: u64, now: u64) -> (Vote, Write) {
-    let view = View {
-        lock: row.owner.as_deref(),
-        remaining: row.remaining,
-        fence: row.fence,
-        floor,
-        now,
-        constants: CONSTANTS,
-    };
-    match call.verb() {
-        Verb::Acquire => rules::acquire(&view, call.claim()),
-        Verb::Extend => rules::extend(&view, call.claim()),
-        Verb::Release { keep } => rules::release(&view, call.claim(), keep),
+    fn until(&self, time: Duration) -> i64 {
+        let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        to_sql(self.unix_us.saturating_add(time))
     }
 }
 
-/// Reads a name's row. A lock that has expired, or whose holders are dead, is none.
-pub(super) fn read(connection: &Connection, name: &Name, now: &Now) -> Result<Row, Failure> {
-    let mut statement = connection.prepare_cached(
-        "SELECT owner, holders, clock, expires_boot_ns, expires_unix_us, fence
-         FROM names WHERE name = ?",
-    )?;
-    let row = statement
-        .query_row([name.as_bytes()], |row| {
-            let clock: Option<String> = row.get(2)?;
-            let (boot_ns, unix_us): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
-            let remaining = if clock.is_some() && clock == Realm::here().clock {
-                boot_ns
-                    .map(|ns| Moment::from_nanos(from_sql(ns)).saturating_duration_since(now.boot))
-            } else {
-                // Written in another boot or time namespace, or by hand.
-                unix_us.map(|us| Duration::from_micros(from_sql(us).saturating_sub(now.unix_us)))
+impl Row {
+    /// Reads what is known of a name. A lock that has expired, or whose holders are dead, is
+    /// none.
+    pub(super) fn read(connection: &Connection, name: &Name, now: &Now) -> Result<Self, Failure> {
+        let mut statement = connection.prepare_cached(
+            "SELECT owner, holders, clock, expires_boot_ns, expires_unix_us, fence, line
+             FROM names WHERE name = ?",
+        )?;
+        let row = statement.query_row([name.as_bytes()], |row| {
+            let owner: Option<Vec<u8>> = row.get(0)?;
+            let holders: Option<String> = row.get(1)?;
+            let lock = match owner {
+                None => None,
+                Some(owner) => Some(Lock {
+                    owner,
+                    holders,
+                    remaining: remaining(row, now)?,
+                }),
             };
-            Ok(Row {
-                owner: row.get(0)?,
-                holders: row.get(1)?,
-                remaining,
+            Ok(Self {
+                lock: lock.filter(Lock::lives),
                 fence: row.get::<_, Option<i64>>(5)?.map(from_sql),
+                line: row.get(6)?,
+                changed: false,
+                fence_ttl: None,
             })
-        })
-        .optional()?;
-    let mut row = row.unwrap_or(Row {
-        owner: None,
-        remaining: None,
-        holders: None,
-        fence: None,
-    });
-    let expired = row.remaining == Some(Duration::ZERO);
-    if row.owner.is_some() && (expired || row.holders.as_deref().is_some_and(process::all_dead)) {
-        row.owner = None;
-        row.remaining = None;
+        });
+        Ok(row.optional()?.unwrap_or_default())
     }
-    Ok(row)
-}
 
-pub(super) fn write(
-    connection: &Connection,
-    call: &Call,
-    change: &Write,
-    now: &Now,
-) -> Result<(), Failure> {
-    let claim = call.claim();
-    let (owner, ttl, holders, fence) = match change {
-        Write::Nothing => return Ok(()),
-        Write::Lock { fence } => {
-            let holders = process::describe(&claim.holders());
-            (Some(claim.owner()), claim.ttl(), holders, Some(*fence))
+    pub(super) fn view(&self, floor: u64, now: u64) -> View<'_> {
+        View {
+            lock: self.lock.as_ref().map(|lock| &*lock.owner),
+            remaining: self.lock.as_ref().and_then(|lock| lock.remaining),
+            fence: self.fence,
+            floor,
+            now,
+            constants: CONSTANTS,
         }
-        Write::Unlock { fence } => (None, Duration::ZERO, None, *fence),
-        Write::Keep {
-            value,
-            remaining,
-            fence,
-        } => (Some(&**value), *remaining, None, *fence),
-    };
-    let until = |from: u64, ttl: Duration| {
-        to_sql(from.saturating_add(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX)))
-    };
-    connection
-        .prepare_cached(
-            "INSERT INTO names (name, owner, holders, clock, expires_boot_ns, expires_unix_us,
-                                fence, fence_until_us)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-             ON CONFLICT (name) DO UPDATE SET
-                 owner = ?2, holders = ?3, clock = ?4, expires_boot_ns = ?5,
-                 expires_unix_us = ?6, fence = coalesce(?7, fence), fence_until_us = ?8",
-        )?
-        .execute(params![
-            claim.name().as_bytes(),
-            owner,
+    }
+
+    /// Does what a rule says.
+    pub(super) fn apply(&mut self, write: Write, claim: &Claim) {
+        let (lock, ttl, fence) = match write {
+            Write::Nothing => return,
+            Write::Lock { fence } => {
+                let holders = process::describe(&claim.holders());
+                let lock = Lock::new(claim.owner(), holders, claim.ttl());
+                (Some(lock), claim.ttl(), Some(fence))
+            }
+            Write::Unlock { fence } => (None, Duration::ZERO, fence),
+            Write::Keep {
+                value,
+                remaining,
+                fence,
+            } => (Some(Lock::new(&value, None, remaining)), remaining, fence),
+        };
+        self.set_lock(lock);
+        self.fence = fence.or(self.fence);
+        self.fence_ttl = Some(CONSTANTS.fence_ttl(ttl));
+    }
+
+    /// The lock is reserved for one who waits, as long as its process lives.
+    pub(super) fn reserve(&mut self, owner: &[u8], holders: Option<String>, time: Duration) {
+        self.set_lock(Some(Lock::new(owner, holders, time)));
+    }
+
+    fn set_lock(&mut self, lock: Option<Lock>) {
+        self.lock = lock;
+        self.changed = true;
+    }
+
+    /// Writes what has changed.
+    pub(super) fn write(
+        &self,
+        connection: &Connection,
+        name: &Name,
+        had_line: bool,
+        now: &Now,
+    ) -> Result<(), Failure> {
+        let fence_until = self.fence_ttl.map(|ttl| now.until(ttl));
+        if self.changed {
+            let lock = self.lock.as_ref();
+            let remaining = lock.and_then(|lock| lock.remaining);
+            connection
+                .prepare_cached(
+                    "INSERT INTO names (name, owner, holders, clock, expires_boot_ns,
+                                        expires_unix_us, fence, fence_until_us, line)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(?8, ?10), ?9)
+                     ON CONFLICT (name) DO UPDATE SET
+                         owner = ?2, holders = ?3, clock = ?4, expires_boot_ns = ?5,
+                         expires_unix_us = ?6, fence = ?7,
+                         fence_until_us = coalesce(?8, fence_until_us), line = ?9",
+                )?
+                .execute(params![
+                    name.as_bytes(),
+                    lock.map(|lock| &*lock.owner),
+                    lock.and_then(|lock| lock.holders.as_deref()),
+                    lock.and(Realm::here().clock.as_ref()),
+                    remaining.map(|left| to_sql((now.boot + left).as_nanos())),
+                    remaining.map(|left| now.until(left)),
+                    self.fence.map(to_sql),
+                    fence_until,
+                    self.line,
+                    to_sql(now.unix_us),
+                ])?;
+        } else if self.line != had_line {
+            connection
+                .prepare_cached(
+                    "INSERT INTO names (name, fence_until_us, line) VALUES (?1, ?2, ?3)
+                     ON CONFLICT (name) DO UPDATE SET line = ?3",
+                )?
+                .execute(params![name.as_bytes(), to_sql(now.unix_us), self.line])?;
+        }
+        Ok(())
+    }
+}
+
+impl Lock {
+    fn new(owner: &[u8], holders: Option<String>, time: Duration) -> Self {
+        Self {
+            owner: owner.to_vec(),
             holders,
-            owner.and(Realm::here().clock.as_ref()),
-            owner.map(|_| to_sql((now.boot + ttl).as_nanos())),
-            owner.map(|_| until(now.unix_us, ttl)),
-            fence.map(to_sql),
-            until(now.unix_us, CONSTANTS.fence_ttl(ttl)),
-        ])?;
-    Ok(())
+            remaining: Some(time),
+        }
+    }
+
+    fn lives(&self) -> bool {
+        let expired = self.remaining == Some(Duration::ZERO);
+        !expired && !self.holders.as_deref().is_some_and(process::all_dead)
+    }
 }
 
-pub(super) fn waiters(connection: &Connection, name: &Name) -> Result<Vec<Waiter>, Failure> {
-    const FIRST: i64 = 16;
-    let mut statement = connection
-        .prepare_cached("SELECT id, socket FROM waiters WHERE name = ? ORDER BY id LIMIT ?")?;
-    let waiters = statement.query_map(params![name.as_bytes(), FIRST], |row| {
-        Ok(Waiter {
-            id: row.get(0)?,
-            socket: row.get(1)?,
-        })
-    })?;
-    Ok(waiters.collect::<Result<_, _>>()?)
-}
-
-pub(super) fn living_holders(row: &Row) -> Option<Vec<u32>> {
-    row.owner.as_ref()?;
-    Some(
-        row.holders
-            .as_deref()
-            .map(process::living)
-            .unwrap_or_default(),
-    )
+/// How long a lock lasts yet; `None`: for ever.
+fn remaining(row: &rusqlite::Row<'_>, now: &Now) -> Result<Option<Duration>, rusqlite::Error> {
+    let clock: Option<String> = row.get(2)?;
+    let (boot_ns, unix_us): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
+    Ok(if clock.is_some() && clock == Realm::here().clock {
+        boot_ns.map(|ns| Moment::from_nanos(from_sql(ns)).saturating_duration_since(now.boot))
+    } else {
+        // Written in another boot or time namespace, or by hand.
+        unix_us.map(|us| Duration::from_micros(from_sql(us).saturating_sub(now.unix_us)))
+    })
 }
 
 /// Numbers in SQLite are signed. Tokens and times are far below.

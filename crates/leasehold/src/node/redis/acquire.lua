@@ -20,6 +20,7 @@ local known = redis.call('GET', KEYS[2])
 -- the floor when it was written; a token within the cap once is within it ever after.
 -- Numbers of 16 digits (µs, until the year 2286) compare as text. The fence's time to live
 -- is renewed when the first 7 digits change, every 1000 s; it is longer than F by hours.
+-- A fence with a line behind it has 17 characters.
 if known and #known == 16 and #ARGV[2] == 16 and known < ARGV[2] and FLOOR16 < ARGV[2]
   and not ARGV[4] and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[3]) then
   if #ARGV[3] < 8 and string.sub(known, 1, 7) == string.sub(ARGV[2], 1, 7) then
@@ -30,18 +31,30 @@ if known and #known == 16 and #ARGV[2] == 16 and known < ARGV[2] and FLOOR16 < A
   return ARGV[2]
 end
 
+local line, owner, token = has_line(known), redis.call('GET', KEYS[1]), tonumber(ARGV[2])
+
+-- Its turn, on which nobody can have a say any more. Nor need the epoch or the clock be looked
+-- at, for the same reasons.
+if line and owner == ARGV[1] and not ARGV[4] and effective(known, 0) < token then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+  redis.call('SET', KEYS[2], ARGV[2] .. '+', 'PX', fence_ms(ARGV[3]))
+  leave(KEYS[2], ARGV[1])
+  return ARGV[2]
+end
+
 if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local token = tonumber(ARGV[2])
-local fence = math.max(tonumber(known or now - F), FLOOR)
-local owner = redis.call('GET', KEYS[1])
-if owner == ARGV[1] and fence == token then return {'GRANTED', ARGV[2], now} end
-if owner then
+local now = clock()
+local fence = effective(known, now)
+if line then owner = serve(KEYS[1], KEYS[2], owner, fence, now, ARGV[1]) end
+-- Not by the floor, which may be the token of one for whom the lock was only reserved.
+local granted = known == ARGV[2] or known == ARGV[2] .. '+'
+if owner == ARGV[1] and fence == token and granted then return {'GRANTED', ARGV[2], now} end
+if owner and (owner ~= ARGV[1] or fence > token) then
   return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner}
 end
 if token > now + S then return {'AHEAD', ARGV[2], fence, now} end
 if fence >= token then return {'STALE', ARGV[2], fence, now} end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-redis.call('SET', KEYS[2], ARGV[2], 'PX', fence_ms(ARGV[3]))
+redis.call('SET', KEYS[2], ARGV[2] .. (line and '+' or ''), 'PX', fence_ms(ARGV[3]))
+if line then leave(KEYS[2], ARGV[1]) end
 return {'GRANTED', ARGV[2], now}

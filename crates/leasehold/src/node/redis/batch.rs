@@ -6,7 +6,7 @@
 use redis::Value;
 
 use super::reply::{self, Reply};
-use super::scripts::{By, settles, shares_acquire};
+use super::scripts::{By, settles, shares_script};
 use crate::clock::Moment;
 use crate::node::{Call, NodeError, Verb, Vote};
 
@@ -31,6 +31,7 @@ pub(super) struct Job {
 pub(super) enum Unit {
     One(Job),
     AcquireMany(Vec<Job>),
+    ExtendMany(Vec<Job>),
     SettleMany(Vec<Job>),
 }
 
@@ -85,10 +86,10 @@ impl Job {
     }
 
     /// Whether the claim is being given back meanwhile: then the job, if it were sent now,
-    /// could overtake that and take the lock for nobody.
+    /// could overtake that and take the lock, or a place in the line, for nobody.
     fn is_given_up(&self) -> bool {
-        let takes = matches!(self.call.verb(), Verb::Acquire | Verb::Extend);
-        takes && self.call.claim().is_given_back()
+        let gives_back = matches!(self.call.verb(), Verb::Release { .. });
+        !gives_back && self.call.claim().is_given_back()
     }
 }
 
@@ -97,29 +98,36 @@ impl Job {
 /// Calls take effect in the order in which they were submitted, where that matters:
 /// - A settled release depends on nothing before it, so these go first.
 /// - An acquire must come after the releases before it, which may be those of an earlier
-///   attempt; so only acquires with no other call before them go together.
+///   attempt; so only acquires with no such call before them go together.
+/// - An extend must come before the release of its claim, and nothing else matters to it.
 pub(super) fn plan(jobs: Vec<Job>, cap: u64) -> Vec<Unit> {
     if jobs.len() < FEW {
         return jobs.into_iter().map(Unit::One).collect();
     }
-    let (mut settles_, mut acquires, mut others) = (Vec::new(), Vec::<Job>::new(), Vec::new());
-    let mut in_order = true;
+    let (mut settled, mut acquires, mut extends) = (Vec::new(), Vec::<Job>::new(), Vec::new());
+    let (mut others, mut in_order) = (Vec::new(), true);
     for job in jobs {
-        let acquire = job.call.verb() == Verb::Acquire;
-        let ttl = acquires.first().map(|first| first.call.claim().ttl());
+        let verb = job.call.verb();
+        let shares = |with: &[Job]| {
+            let ttl = with.first().map(|first| first.call.claim().ttl());
+            !job.alone && shares_script(&job.call, ttl, cap)
+        };
         if !job.alone && settles(&job.call) {
-            settles_.push(job);
-        } else if !job.alone && in_order && acquire && shares_acquire(&job.call, ttl, cap) {
+            settled.push(job);
+        } else if verb == Verb::Acquire && in_order && shares(&acquires) {
             acquires.push(job);
+        } else if verb == Verb::Extend && shares(&extends) {
+            extends.push(job);
         } else {
-            in_order &= acquire;
+            in_order &= verb == Verb::Acquire;
             others.push(job);
         }
     }
-    let mut units = Vec::with_capacity(2 + others.len());
+    let mut units = Vec::with_capacity(3 + others.len());
     for (jobs, together) in [
-        (settles_, Unit::SettleMany as fn(Vec<Job>) -> Unit),
+        (settled, Unit::SettleMany as fn(Vec<Job>) -> Unit),
         (acquires, Unit::AcquireMany),
+        (extends, Unit::ExtendMany),
     ] {
         match jobs.len() < FEW {
             true => units.extend(jobs.into_iter().map(Unit::One)),
@@ -134,14 +142,14 @@ impl Unit {
     pub(super) fn jobs(&self) -> &[Job] {
         match self {
             Self::One(job) => std::slice::from_ref(job),
-            Self::AcquireMany(jobs) | Self::SettleMany(jobs) => jobs,
+            Self::AcquireMany(jobs) | Self::ExtendMany(jobs) | Self::SettleMany(jobs) => jobs,
         }
     }
 
     pub(super) fn into_jobs(self) -> Vec<Job> {
         match self {
             Self::One(job) => vec![job],
-            Self::AcquireMany(jobs) | Self::SettleMany(jobs) => jobs,
+            Self::AcquireMany(jobs) | Self::ExtendMany(jobs) | Self::SettleMany(jobs) => jobs,
         }
     }
 
@@ -149,10 +157,12 @@ impl Unit {
     pub(super) fn answer(self, value: Value, after: &mut Aftermath) {
         match self {
             Self::One(job) => after.one(job, value),
-            Self::AcquireMany(jobs) => after.many(jobs, value, 0, |value, call| match value {
-                Value::Nil => Some(None),
-                value => reply::is_token(value, call).then_some(Some(Vote::Granted)),
-            }),
+            Self::AcquireMany(jobs) | Self::ExtendMany(jobs) => {
+                after.many(jobs, value, 0, |value, call| match value {
+                    Value::Nil => Some(None),
+                    value => reply::is_token(value, call).then_some(Some(Vote::Granted)),
+                });
+            }
             Self::SettleMany(jobs) => {
                 after.many(jobs, value, 1, |value, _| match value {
                     Value::Int(held @ 0..=1) => Some(Some(Vote::Released { held: *held == 1 })),
@@ -297,20 +307,30 @@ mod tests {
         assert_eq!(planned("ASASAS", TOKEN), "SSS AAA");
         // No acquire overtakes a release that may be of an earlier attempt.
         assert_eq!(planned("AAARAAAS", TOKEN), "S AAA R A A A");
-        assert_eq!(planned("EAAA", TOKEN), "E A A A");
+        assert_eq!(planned("EAAEAE", TOKEN), "AAA EEE");
+        assert_eq!(planned("EAAE", TOKEN), "A A E E");
         // A token that may be beyond the cap needs the clock.
         assert_eq!(planned("AAA", TOKEN - 1), "A A A");
     }
 
     #[test]
     fn a_call_that_was_given_up_is_not_sent_again() {
-        let (job, claim, answers) = job(Verb::Acquire, false);
+        let (job_, claim, answers) = job(Verb::Acquire, false);
         claim.give_back();
         let mut after = Aftermath::default();
-        Unit::AcquireMany(vec![job]).answer(Value::Array(vec![Value::Nil]), &mut after);
+        Unit::AcquireMany(vec![job_]).answer(Value::Array(vec![Value::Nil]), &mut after);
         assert!(after.redo.is_empty());
         let answer = answers.recv().unwrap();
         assert!(answer.is_err_and(|error| error.had_no_effect()));
+        for (verb, given_up) in [
+            (Verb::Wait, true),
+            (Verb::Extend, true),
+            (Verb::Release { keep: None }, false),
+        ] {
+            let (job, claim, _answers) = job(verb, false);
+            claim.give_back();
+            assert_eq!(job.again(Moment::now()).is_err(), given_up, "{verb:?}");
+        }
     }
 
     #[test]

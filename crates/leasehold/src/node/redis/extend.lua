@@ -13,22 +13,27 @@ local token, known = tonumber(ARGV[2]), redis.call('GET', KEYS[2])
 local owner = redis.call('GET', KEYS[1])
 
 -- The common case: the lock is still there, and so is its fence.
-if owner == ARGV[1] and known == ARGV[2] and FLOOR < token then
+if owner == ARGV[1] and (known == ARGV[2] or known == ARGV[2] .. '+') and FLOOR < token then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
   redis.call('PEXPIRE', KEYS[2], fence_ms(ARGV[3]))
   return token
 end
 
 if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local fence = math.max(tonumber(known or now - F), FLOOR)
+local now = clock()
+local fence, line = effective(known, now), has_line(known)
 if FLOOR >= token then return {'LOST', ARGV[2], fence} end
+-- A lock that is only reserved for somebody is in nobody's hand.
+local displaced = owner ~= ARGV[1] and owner and is_reserved(owner, fence) and owner
+if displaced then owner = false end
 if owner and owner ~= ARGV[1] then
   return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner}
 end
 if not owner and fence > token then return {'LOST', ARGV[2], fence} end
 if not owner and token > now + S then return {'AHEAD', ARGV[2], fence, now} end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-redis.call('SET', KEYS[2], digits(math.max(fence, token)), 'PX', fence_ms(ARGV[3]))
+fence = digits(math.max(fence, token)) .. (line and '+' or '')
+redis.call('SET', KEYS[2], fence, 'PX', fence_ms(ARGV[3]))
+if line then leave(KEYS[2], ARGV[1]) end
+if displaced then tell(KEYS[1], KEYS[2], displaced, 'A') end
 return token

@@ -1,6 +1,7 @@
 //! A node on a Redis or Valkey server. The only module that names the `redis` crate.
 
 mod batch;
+mod bells;
 mod link;
 mod reply;
 mod roster;
@@ -18,9 +19,10 @@ use std::time::Duration;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use tokio::sync::mpsc;
 
-use super::{Call, Node, NodeError, Survey};
+use super::{Bell, Call, Claim, Node, NodeError, Survey, Watch};
 use crate::name::Name;
 use crate::node::NodeSettings;
+use bells::Bells;
 
 pub(crate) use roster::Roster;
 
@@ -34,8 +36,8 @@ impl Target {
     /// Reads a URL. The error says what is wrong without showing the URL, which may
     /// hold a password.
     pub(crate) fn parse(url: &str, settings: &NodeSettings) -> Result<Self, String> {
-        const FORMS: &str = "expected redis://[user:pass@]host[:port][/db], rediss://… or \
-                             redis+unix:///path";
+        const FORMS: &str = "expected redis://[user:pass@]host[:port][/db], rediss://…, \
+                             redis+unix:///path, or local: for the embedded store";
         let scheme = url.split_once("://").map(|(scheme, _)| scheme);
         match scheme {
             Some("redis" | "rediss" | "valkey" | "valkeys") => {}
@@ -108,6 +110,7 @@ pub(crate) struct RedisNode {
     status: Arc<Status>,
     client: redis::Client,
     timeout: Duration,
+    bells: Arc<Bells>,
 }
 
 /// What is known of the server, for those who do not ask it.
@@ -166,7 +169,9 @@ impl RedisNode {
         let (calls, inbox) = mpsc::unbounded_channel();
         let status = Arc::new(Status::default());
         let (label, client) = (target.label.clone(), target.client.clone());
-        let connector = session::Connector::new(target, settings, roster);
+        let (clock, timeout) = (settings.clock.clone(), settings.connect_timeout);
+        let bells = Arc::new(Bells::new(client.clone(), clock, timeout));
+        let connector = session::Connector::new(target, settings, roster, Arc::clone(&bells));
         let link = link::Link::new(
             connector,
             settings.clock.clone(),
@@ -179,7 +184,8 @@ impl RedisNode {
             calls,
             status,
             client,
-            timeout: settings.connect_timeout,
+            timeout,
+            bells,
         }
     }
 }
@@ -204,6 +210,10 @@ impl Node for RedisNode {
 
     fn floor(&self) -> u64 {
         self.status.floor.load(Ordering::Relaxed)
+    }
+
+    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
+        Some(self.bells.watch(claim, bell))
     }
 
     fn survey(&self, name: Option<&Name>) -> Survey {

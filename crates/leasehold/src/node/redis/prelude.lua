@@ -8,3 +8,77 @@ local function fence_ms(ttl_ms)
   return digits(FENCE_MS + ttl_ms)
 end
 
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- A fence ends in '+' while somebody stands in line: so who only looks at the fence sees it.
+local function has_line(known) return known and string.byte(known, -1) == 43 end
+local function effective(known, now)
+  return math.max(known and tonumber(string.match(known, '^%d+')) or now - F, FLOOR)
+end
+
+-- Whether a lock with this value is only reserved for one whose turn it is, and granted to
+-- nobody. Restates `View::is_reserved`.
+local function is_reserved(value, fence)
+  local secret, token = string.match(value, '^(%x+):(%d+):')
+  return secret and #secret == 40 and tonumber(token) > fence
+end
+
+-- The line of those who wait for a lock, beside its fence (whose key it is named after):
+--   line  by ticket: their owner values      seen  the same by when they asked last
+--   bell  where to tell them; empty if they hear nothing and only ask
+local function of_line(kind, fence_key) return 'leasehold:' .. kind .. string.sub(fence_key, 16) end
+
+local function leave(fence_key, owner)
+  redis.call('ZREM', of_line('line', fence_key), owner)
+  redis.call('ZREM', of_line('seen', fence_key), owner)
+  redis.call('HDEL', of_line('bell', fence_key), owner)
+end
+
+-- Tells one who waits: 'T', it is its turn; 'A', it is worth asking again. Returns false if
+-- nobody hears it. The name and the ticket tell the listener which claim is meant.
+local function tell(lock_key, fence_key, owner, news)
+  local bell = redis.call('HGET', of_line('bell', fence_key), owner)
+  if not bell or bell == '' then return true end
+  local ticket = string.match(owner, '^%x+:(%d+):') or '0'
+  return redis.pcall('PUBLISH', 'leasehold:bell:' .. bell, news .. ticket .. ' ' .. lock_key) ~= 0
+end
+
+-- Reserves a lock that nobody has for the first in line, and tells it; not `asking`, who gets
+-- an answer anyway. Returns the lock's value from now on. Restates `serve` of record.rs.
+local function serve(lock_key, fence_key, owner, fence, now, asking)
+  local line = of_line('line', fence_key)
+  local dead = redis.call('ZRANGEBYSCORE', of_line('seen', fence_key), '-inf',
+    '(' .. digits(now - DEAD), 'LIMIT', 0, 100)
+  for _, one in ipairs(dead) do leave(fence_key, one) end
+  while true do
+    local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    local ticket = tonumber(first[2])
+    first = first[1]
+    if not first then
+      -- Nobody stands in line any more.
+      local known = redis.call('GET', fence_key)
+      if has_line(known) then
+        redis.call('SET', fence_key, string.sub(known, 1, -2), 'KEEPTTL')
+      end
+      return owner
+    elseif ticket <= fence then
+      tell(lock_key, fence_key, first, 'A')
+      leave(fence_key, first)
+    elseif owner and (owner == first or not is_reserved(owner, fence)) then
+      return owner
+    elseif first ~= asking and not tell(lock_key, fence_key, first, 'T') then
+      leave(fence_key, first)
+    else
+      -- NX: what is no string reads as nothing in a MGET, and must not be overwritten.
+      if not redis.call('SET', lock_key, first, 'PX', TURN_MS, owner and 'XX' or 'NX') then
+        return owner
+      end
+      if owner then tell(lock_key, fence_key, owner, 'A') end
+      return first
+    end
+  end
+end
+

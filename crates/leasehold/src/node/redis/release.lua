@@ -12,11 +12,13 @@
 --   token                 it was held here, and is not any more
 --   -token                it was not held here
 --   {'FORGOT', token}     another epoch: shake hands again
-local token, owner = tonumber(ARGV[2]), redis.call('GET', KEYS[1])
+local token = tonumber(ARGV[2])
+local both = redis.call('MGET', KEYS[1], KEYS[2])
+local owner, known = both[1], both[2]
 
 -- The common case. The fence under a lock is the lock's token, so one more burns the next,
 -- and it lives on for as long as the acquire or extend said.
-if owner == ARGV[1] then
+if owner == ARGV[1] and not has_line(known) then
   if ARGV[3] then
     redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
   else
@@ -30,12 +32,25 @@ if owner == ARGV[1] then
 end
 
 -- Never raise the fence under a live holder.
-if owner then return -token end
-if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local fence = math.max(tonumber(redis.call('GET', KEYS[2]) or now - F), FLOOR)
-if fence <= token and token <= now + S then
-  redis.call('SET', KEYS[2], digits(token + 1), 'PX', FENCE_MS)
+local line, held = has_line(known), owner == ARGV[1]
+if owner and not held and not line then return -token end
+if not held and redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+local now = clock()
+local fence = effective(known, now)
+if line and not (held and token <= fence) then
+  -- It may stand in line. What is reserved for it is another's turn then.
+  leave(KEYS[2], ARGV[1])
+  owner = serve(KEYS[1], KEYS[2], owner, fence, now, '')
+  if owner and owner ~= ARGV[1] then return -token end
 end
-return -token
+if held and ARGV[3] then
+  redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
+elseif held then
+  redis.call('DEL', KEYS[1])
+end
+if fence <= token and token <= now + S then
+  fence = token + 1
+  redis.call('SET', KEYS[2], digits(fence) .. (line and '+' or ''), 'PX', fence_ms(ARGV[3] or '0'))
+end
+if line and not (held and ARGV[3]) then serve(KEYS[1], KEYS[2], nil, fence, now, '') end
+return held and token or -token

@@ -74,16 +74,24 @@ fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
         (b"GRANTED", [now]) if call.verb() == Verb::Acquire => {
             return Some(Reply::GrantedAt(number(now)?));
         }
-        (b"HELD", [fence, now, Value::Int(ttl_ms), value]) => Vote::Held {
+        (b"HELD", [fence, now, Value::Int(ttl_ms), value, place @ ..]) => Vote::Held {
             holder: Holder::parse(bytes(value)?),
             remaining: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),
             fence: number(fence)?,
             now: number(now)?,
+            place: match (call.verb(), place) {
+                (Verb::Wait, [place]) => Some(u32::try_from(number(place)?).ok()?),
+                (Verb::Acquire | Verb::Extend, []) => None,
+                _ => return None,
+            },
         },
-        (b"STALE", [fence, now]) if call.verb() == Verb::Acquire => Vote::Stale {
-            fence: number(fence)?,
-            now: number(now)?,
-        },
+        (b"TURN", [_]) if call.verb() == Verb::Wait => Vote::YourTurn,
+        (b"STALE", [fence, now]) if matches!(call.verb(), Verb::Acquire | Verb::Wait) => {
+            Vote::Stale {
+                fence: number(fence)?,
+                now: number(now)?,
+            }
+        }
         (b"AHEAD", [fence, now]) => Vote::Ahead {
             fence: number(fence)?,
             now: number(now)?,

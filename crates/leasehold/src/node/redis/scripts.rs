@@ -7,7 +7,7 @@ use redis::{Cmd, Script};
 use crate::holder::kept_value;
 use crate::name::Name;
 use crate::node::rules::Constants;
-use crate::node::{Call, Verb};
+use crate::node::{Call, DEAD_AFTER, TURN, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 const HELLO: &str = include_str!("hello.lua");
@@ -30,10 +30,12 @@ impl Text {
 /// constants, the epoch, the floor) is part of their text, and so costs nothing.
 pub(super) struct Scripts {
     acquire: Text,
+    wait: Text,
     extend: Text,
     release: Text,
     settle: Text,
     acquire_many: Text,
+    extend_many: Text,
     settle_many: Text,
 }
 
@@ -66,20 +68,25 @@ impl Scripts {
             let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
             let code = format!(
                 "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
-                 local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n{PRELUDE}{body}",
+                 local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n\
+                 local DEAD, TURN_MS = {}, {}\n{PRELUDE}{body}",
                 constants.skew_us(),
                 constants.retention_us(),
                 fence_ttl.as_millis(),
+                DEAD_AFTER.as_micros(),
+                TURN.as_millis(),
             );
             Text::new(code)
         };
         Self {
             acquire: text(include_str!("acquire.lua")),
+            wait: text(include_str!("wait.lua")),
             extend: text(include_str!("extend.lua")),
             release: text(include_str!("release.lua")),
-            settle: Text::new(include_str!("settle.lua").to_owned()),
+            settle: text(include_str!("settle.lua")),
             acquire_many: text(include_str!("acquire_many.lua")),
-            settle_many: Text::new(include_str!("settle_many.lua").to_owned()),
+            extend_many: text(include_str!("extend_many.lua")),
+            settle_many: text(include_str!("settle_many.lua")),
         }
     }
 
@@ -88,10 +95,12 @@ impl Scripts {
         let mut pipeline = redis::Pipeline::new();
         for script in [
             &self.acquire,
+            &self.wait,
             &self.extend,
             &self.release,
             &self.settle,
             &self.acquire_many,
+            &self.extend_many,
             &self.settle_many,
         ] {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
@@ -102,11 +111,13 @@ impl Scripts {
     /// The request for one call. Every argument costs the server as much as a small
     /// command, so there is none that is not needed. No token above `cap` is known to be
     /// within what the server's clock allows.
-    pub(super) fn one(&self, call: &Call, by: By, cap: u64) -> Cmd {
+    /// Who waits is told over the channel that is called `bell`.
+    pub(super) fn one(&self, call: &Call, by: By, cap: u64, bell: &str) -> Cmd {
         let claim = call.claim();
         let settle = settles(call);
         let script = match call.verb() {
             Verb::Acquire => &self.acquire,
+            Verb::Wait => &self.wait,
             Verb::Extend => &self.extend,
             Verb::Release { .. } if settle => &self.settle,
             Verb::Release { .. } => &self.release,
@@ -116,18 +127,20 @@ impl Scripts {
             By::Hash => cmd.arg("EVALSHA").arg(&script.hash),
             By::Text => cmd.arg("EVAL").arg(&script.code),
         };
-        if settle {
-            cmd.arg(1).arg(claim.name().as_bytes()).arg(claim.owner());
-            return cmd;
-        }
         cmd.arg(2)
             .arg(claim.name().as_bytes())
             .arg(fence_key(claim.name()))
-            .arg(claim.owner())
-            .arg(claim.token());
+            .arg(claim.owner());
+        if settle {
+            return cmd;
+        }
+        cmd.arg(claim.token());
         match call.verb() {
             Verb::Acquire | Verb::Extend => {
                 cmd.arg(whole_ms(claim.ttl()));
+            }
+            Verb::Wait => {
+                cmd.arg(bell);
             }
             Verb::Release { keep: None } => {}
             Verb::Release { keep: Some(keep) } => {
@@ -140,52 +153,70 @@ impl Scripts {
         cmd
     }
 
-    /// The request for many acquires that [share one](shares_acquire).
-    pub(super) fn acquire_many<'c>(
-        &self,
-        calls: impl ExactSizeIterator<Item = &'c Call> + Clone,
-    ) -> Cmd {
-        let count = calls.len();
-        let mut cmd = Cmd::with_capacity(4 + 3 * count, 64 + 192 * count);
-        cmd.arg("EVALSHA")
-            .arg(&self.acquire_many.hash)
-            .arg(2 * count);
-        for call in calls.clone() {
-            cmd.arg(fence_key(call.claim().name()));
-        }
-        for call in calls.clone() {
-            cmd.arg(call.claim().name().as_bytes());
-        }
-        for call in calls.clone() {
-            cmd.arg(call.claim().owner());
-        }
-        if let Some(first) = calls.clone().next() {
-            cmd.arg(whole_ms(first.claim().ttl()));
-        }
-        cmd
+    /// The request for many acquires that [share one](shares_script).
+    pub(super) fn acquire_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
+        let cmd = many(&self.acquire_many, &calls);
+        let cmd = calls.clone().fold(cmd, with_fence);
+        let cmd = calls.clone().fold(cmd, with_name);
+        with_ttl(calls.clone().fold(cmd, with_owner), calls)
+    }
+
+    /// The request for many extends that [share one](shares_script).
+    pub(super) fn extend_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
+        let cmd = many(&self.extend_many, &calls);
+        let cmd = calls.clone().fold(cmd, with_name);
+        let cmd = calls.clone().fold(cmd, with_fence);
+        with_ttl(calls.clone().fold(cmd, with_owner), calls)
     }
 
     /// The request for many releases that are [settled](settles).
-    pub(super) fn settle_many<'c>(
-        &self,
-        calls: impl ExactSizeIterator<Item = &'c Call> + Clone,
-    ) -> Cmd {
-        let count = calls.len();
-        let mut cmd = Cmd::with_capacity(3 + 2 * count, 64 + 128 * count);
-        cmd.arg("EVALSHA").arg(&self.settle_many.hash).arg(count);
-        for call in calls.clone() {
-            cmd.arg(call.claim().name().as_bytes());
-        }
-        for call in calls {
-            cmd.arg(call.claim().owner());
-        }
-        cmd
+    pub(super) fn settle_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
+        let cmd = many(&self.settle_many, &calls);
+        let cmd = calls.clone().fold(cmd, with_name);
+        let cmd = calls.clone().fold(cmd, with_fence);
+        calls.fold(cmd, with_owner)
     }
 }
 
-/// Whether an acquire can share a request with others, whose ttl is `ttl`. Its token must
-/// be within the cap, and stand in the owner value where the script looks for it.
-pub(super) fn shares_acquire(call: &Call, ttl: Option<Duration>, cap: u64) -> bool {
+/// Calls that share a request.
+pub(super) trait Calls<'c>: ExactSizeIterator<Item = &'c Call> + Clone {}
+
+impl<'c, C: ExactSizeIterator<Item = &'c Call> + Clone> Calls<'c> for C {}
+
+/// A request for many, with two keys each.
+fn many<'c>(script: &Text, calls: &impl Calls<'c>) -> Cmd {
+    let count = calls.len();
+    let mut cmd = Cmd::with_capacity(4 + 3 * count, 64 + 192 * count);
+    cmd.arg("EVALSHA").arg(&script.hash).arg(2 * count);
+    cmd
+}
+
+fn with_name(mut cmd: Cmd, call: &Call) -> Cmd {
+    cmd.arg(call.claim().name().as_bytes());
+    cmd
+}
+
+fn with_fence(mut cmd: Cmd, call: &Call) -> Cmd {
+    cmd.arg(fence_key(call.claim().name()));
+    cmd
+}
+
+fn with_owner(mut cmd: Cmd, call: &Call) -> Cmd {
+    cmd.arg(call.claim().owner());
+    cmd
+}
+
+/// With the ttl that they have in common.
+fn with_ttl<'c>(mut cmd: Cmd, mut calls: impl Calls<'c>) -> Cmd {
+    if let Some(first) = calls.next() {
+        cmd.arg(whole_ms(first.claim().ttl()));
+    }
+    cmd
+}
+
+/// Whether an acquire or extend can share a request with others, whose ttl is `ttl`. Its token
+/// must be within the cap, and stand in the owner value where the script looks for it.
+pub(super) fn shares_script(call: &Call, ttl: Option<Duration>, cap: u64) -> bool {
     let claim = call.claim();
     let digits = claim
         .owner()
@@ -240,6 +271,11 @@ pub(super) fn fence_key(name: &Name) -> Vec<u8> {
         // The name as a whole is hashed, but its braces keep it from being a tag.
         None => [b"leasehold:fence:", name].concat(),
     }
+}
+
+/// The key of the line of those who wait, named as in prelude.lua.
+pub(super) fn line_key(name: &Name) -> Vec<u8> {
+    [b"leasehold:line:", &fence_key(name)[FENCE_PREFIX.len()..]].concat()
 }
 
 /// The name whose fence this key is.

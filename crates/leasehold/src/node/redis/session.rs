@@ -11,6 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError, Value};
 
 use super::batch::{Job, Unit, plan};
+use super::bells::Bells;
 use super::reply::{Hello, connection_error, read_hello};
 use super::roster::{Place, Roster};
 use super::scripts::{self, Scripts};
@@ -30,6 +31,7 @@ pub(super) struct Connector {
     timeout: Duration,
     clock: Clock,
     roster: Arc<Roster>,
+    bells: Arc<Bells>,
 }
 
 /// A connection that has shaken hands.
@@ -37,6 +39,7 @@ pub(super) struct Session {
     connection: MultiplexedConnection,
     epoch: Epoch,
     quarantine: Option<Quarantine>,
+    bells: Arc<Bells>,
     _place: Place,
 }
 
@@ -59,7 +62,12 @@ struct Quarantine {
 }
 
 impl Connector {
-    pub(super) fn new(target: Target, settings: &NodeSettings, roster: Arc<Roster>) -> Self {
+    pub(super) fn new(
+        target: Target,
+        settings: &NodeSettings,
+        roster: Arc<Roster>,
+        bells: Arc<Bells>,
+    ) -> Self {
         Self {
             target,
             constants: settings.constants,
@@ -67,6 +75,7 @@ impl Connector {
             timeout: settings.connect_timeout,
             clock: settings.clock.clone(),
             roster,
+            bells,
         }
     }
 
@@ -98,6 +107,7 @@ impl Connector {
                 connection,
                 quarantine: self.quarantine(hello.up),
                 epoch,
+                bells: Arc::clone(&self.bells),
                 _place: place,
             })
         };
@@ -206,8 +216,9 @@ impl Session {
         for unit in units {
             let calls = unit.jobs().iter().map(|job| &job.call);
             pipeline.add_command(match unit {
-                Unit::One(job) => scripts.one(&job.call, job.by, *cap),
+                Unit::One(job) => scripts.one(&job.call, job.by, *cap, self.bells.channel()),
                 Unit::AcquireMany(_) => scripts.acquire_many(calls),
+                Unit::ExtendMany(_) => scripts.extend_many(calls),
                 Unit::SettleMany(_) => scripts.settle_many(calls),
             });
         }

@@ -1,9 +1,14 @@
 -- RELEASE where nothing of the claim can arrive late (`Call::is_settled`): the fence, which
 -- is the lock's token, need not be raised.
 --
--- KEYS[1] lock   ARGV[1] owner value. Replies:
+-- KEYS[1] lock   KEYS[2] fence   ARGV[1] owner value. Replies:
 --   the owner value     it was held here, and is not any more
 --   nil                 it was not held here
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+local known = redis.call('MGET', KEYS[1], KEYS[2])
+if known[1] ~= ARGV[1] then return false end
 redis.call('DEL', KEYS[1])
+if has_line(known[2]) then
+  local now = clock()
+  serve(KEYS[1], KEYS[2], nil, effective(known[2], now), now, '')
+end
 return ARGV[1]

@@ -1,16 +1,22 @@
 -- settle.lua for many claims at once.
 --
--- KEYS locks   ARGV owner values. Replies with the first owner value, and then for each
--- claim 1 if it was held here, 0 if not.
-local owners = redis.call('MGET', unpack(KEYS))
-local held, replies = {}, {ARGV[1]}
-for i = 1, #KEYS do
-  if owners[i] == ARGV[i] then
+-- KEYS[1 .. n] locks   KEYS[n+1 .. 2n] fences   ARGV owner values. Replies with the first
+-- owner value, and then for each claim 1 if it was held here, 0 if not.
+local n = #ARGV
+local known = redis.call('MGET', unpack(KEYS))
+local held, replies, lines = {}, {ARGV[1]}, {}
+for i = 1, n do
+  if known[i] == ARGV[i] then
     held[#held + 1] = KEYS[i]
     replies[i + 1] = 1
+    if has_line(known[n + i]) then lines[#lines + 1] = i end
   else
     replies[i + 1] = 0
   end
 end
 if #held > 0 then redis.call('DEL', unpack(held)) end
+for _, i in ipairs(lines) do
+  local now = clock()
+  serve(KEYS[i], KEYS[n + i], nil, effective(known[n + i], now), now, '')
+end
 return replies

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, RedisError, Value};
 
 use super::reply::connection_error;
-use super::scripts::{FENCE_PREFIX, fence_key, name_of_fence};
+use super::scripts::{FENCE_PREFIX, fence_key, line_key, name_of_fence};
 use crate::name::Name;
 use crate::node::NodeError;
 use crate::node::Sighting;
@@ -67,18 +67,19 @@ async fn look_at(
         pipeline.cmd("GET").arg(name.as_bytes());
         pipeline.cmd("PTTL").arg(name.as_bytes());
         pipeline.cmd("GET").arg(fence_key(name));
+        pipeline.cmd("ZCARD").arg(line_key(name));
     }
     let replies = connection
         .send_packed_commands(&pipeline, 0, pipeline.len())
         .await?;
-    let locks = names.iter().zip(replies.chunks_exact(3));
+    let locks = names.iter().zip(replies.chunks_exact(4));
     locks
         .filter_map(|(name, replies)| sighting(name, replies).transpose())
         .collect()
 }
 
 fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, RedisError> {
-    let [value, ttl, fence] = replies else {
+    let [value, ttl, fence, waiters] = replies else {
         return Ok(None);
     };
     match value {
@@ -99,9 +100,12 @@ fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, RedisErr
     let fence = match fence {
         Value::BulkString(digits) => std::str::from_utf8(digits)
             .ok()
-            .and_then(|d| d.parse().ok()),
+            .and_then(|d| d.trim_end_matches('+').parse().ok()),
         _ => None,
     };
-    let seen = Sighting::new(name.clone(), value.clone(), remaining);
-    Ok(Some(seen.with_fence(fence)))
+    let seen = Sighting::new(name.clone(), value.clone(), remaining).with_fence(fence);
+    Ok(Some(match waiters {
+        Value::Int(waiters) => seen.with_waiters(usize::try_from(*waiters).unwrap_or(0)),
+        _ => seen,
+    }))
 }

@@ -11,6 +11,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::{RedisNode, Roster, Target};
 use crate::clock::Clock;
+use crate::holder::Holder;
 use crate::name::Name;
 use crate::node::NodeSettings;
 use crate::node::memory::MemoryNode;
@@ -30,6 +31,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let hour = Some(Duration::from_secs(3600));
     let verb = prop_oneof![
         4 => Just(Verb::Acquire),
+        4 => Just(Verb::Wait),
         2 => Just(Verb::Extend),
         3 => Just(Verb::Release { keep: None }),
         1 => Just(Verb::Release { keep: hour }),
@@ -49,7 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             owner,
             above_floor,
         });
-    prop::collection::vec(step, 1..25)
+    prop::collection::vec(step, 1..40)
 }
 
 /// Passes the answer on.
@@ -62,11 +64,12 @@ impl Tally for Answers {
 }
 
 fn ask(node: &dyn Node, step: Step, prefix: u64, floor: u64) -> Result<Vote, NodeError> {
+    let token = floor.saturating_add_signed(step.above_floor);
     let claim = Claim::new(
         Name::new(format!("{prefix}-{}", step.name)).expect("a name"),
         // As a real one: the first 40 characters are the secret, and it tells the token.
-        format!("{:040}:7:1@host:{}", step.owner, step.above_floor).into_bytes(),
-        floor.saturating_add_signed(step.above_floor),
+        format!("{:040}:{token}:1@host:{}", step.owner, step.above_floor).into_bytes(),
+        token,
         Duration::from_secs(3600),
     );
     let (sender, receiver) = mpsc::channel();
@@ -80,7 +83,15 @@ fn ask(node: &dyn Node, step: Step, prefix: u64, floor: u64) -> Result<Vote, Nod
 fn relative(answer: Result<Vote, NodeError>, floor: u64) -> String {
     let above = |fence: u64| fence.wrapping_sub(floor) as i64;
     match answer.expect("both nodes work") {
-        Vote::Held { holder, fence, .. } => format!("held by {holder}, fence {}", above(fence)),
+        Vote::Held {
+            holder,
+            fence,
+            place,
+            ..
+        } => {
+            let label = holder.label.unwrap_or_default();
+            format!("held by {label}, fence {}, place {place:?}", above(fence))
+        }
         Vote::Stale { fence, .. } => format!("stale, fence {}", above(fence)),
         Vote::Ahead { fence, .. } => format!("ahead, fence {}", above(fence)),
         Vote::Lost { fence } => format!("lost, fence {}", above(fence)),
@@ -148,7 +159,8 @@ fn the_scripts_obey_the_rules() {
         for name in 0..2 {
             let key = format!("{}-{name}", round.get());
             let value = memory.get(&Name::new(&key).expect("a name"));
-            prop_assert_eq!(server.get(key.as_bytes()), value);
+            let label = |value: Vec<u8>| Holder::parse(&value).label;
+            prop_assert_eq!(server.get(key.as_bytes()).map(label), value.map(label));
         }
         Ok(())
     });

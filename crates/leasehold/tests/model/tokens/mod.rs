@@ -5,6 +5,8 @@
 //! that covers loss, delay, repetition and reordering. A grant, once given, may be
 //! counted at any later moment, also after the node that gave it has restarted. A lock
 //! may vanish from a node at any moment, so every TTL is covered, and too early an expiry.
+//! A node may reserve a free lock for anyone who waits, at any moment; that this is no part of
+//! the argument is what some of the scenarios are about.
 //! Each attempt picks any token at all, so nothing rests on how clients choose them, and
 //! is a client of its own, which covers clients with several attempts.
 //!
@@ -48,6 +50,8 @@ pub struct Scenario<const N: usize, const A: usize> {
     pub extends: bool,
     /// Whether ended attempts release, and how.
     pub releases: Releases,
+    /// Nodes reserve a lock that nobody has for anyone who waits, at any moment.
+    pub reserves: bool,
     /// Holders read the resource and write what follows from it, once each.
     pub resource: bool,
     /// The rule that is left out.
@@ -79,6 +83,7 @@ impl<const N: usize, const A: usize> Default for Scenario<N, A> {
             snapshots: false,
             extends: false,
             releases: Releases::Plain,
+            reserves: false,
             resource: false,
             fault: None,
         }
@@ -96,6 +101,11 @@ impl<const N: usize, const A: usize> Scenario<N, A> {
         let rules = Rules::new(A, self.tokens)
             .constants(self.skew, self.retention)
             .without(self.fault);
+        let rules = if self.reserves {
+            rules.with_tickets()
+        } else {
+            rules
+        };
         Tokens {
             scenario: self,
             rules,
@@ -127,6 +137,8 @@ struct Node {
     released: Bits,
     /// The attempts that ever had the lock, if there are snapshots.
     past_owners: Bits,
+    /// Those for whom it was ever reserved, likewise.
+    past_waiters: Bits,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -193,20 +205,58 @@ struct Violated {
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    Start { attempt: u8, token: u8 },
-    AcquireArrives { attempt: u8, node: u8 },
-    Acquired { attempt: u8 },
-    End { attempt: u8 },
-    ReleaseArrives { attempt: u8, node: u8 },
-    StartExtending { attempt: u8 },
-    ExtendArrives { attempt: u8, node: u8 },
-    Extended { attempt: u8 },
-    ReadResource { attempt: u8 },
-    WriteResource { attempt: u8 },
-    LockExpires { node: u8 },
-    FenceExpires { node: u8 },
-    ClockTicks { node: u8 },
-    Restarts { node: u8, with: Remembered },
+    Start {
+        attempt: u8,
+        token: u8,
+    },
+    AcquireArrives {
+        attempt: u8,
+        node: u8,
+    },
+    Acquired {
+        attempt: u8,
+    },
+    End {
+        attempt: u8,
+    },
+    ReleaseArrives {
+        attempt: u8,
+        node: u8,
+    },
+    StartExtending {
+        attempt: u8,
+    },
+    ExtendArrives {
+        attempt: u8,
+        node: u8,
+    },
+    Extended {
+        attempt: u8,
+    },
+    /// The lock is free, and reserved for one who waits.
+    Reserved {
+        attempt: u8,
+        node: u8,
+    },
+    ReadResource {
+        attempt: u8,
+    },
+    WriteResource {
+        attempt: u8,
+    },
+    LockExpires {
+        node: u8,
+    },
+    FenceExpires {
+        node: u8,
+    },
+    ClockTicks {
+        node: u8,
+    },
+    Restarts {
+        node: u8,
+        with: Remembered,
+    },
 }
 
 /// What a node that lost its memory starts with.
@@ -264,6 +314,12 @@ impl<const N: usize, const A: usize> Model for Tokens<N, A> {
                 |m, s| s.acquired.len() >= 2 && s.restarts == m.scenario.restarts,
             ));
         }
+        if self.scenario.reserves {
+            properties.push(Property::<Self>::sometimes(
+                "two acquisitions and a reservation",
+                |m, s| s.acquired.len() >= 2 && s.nodes.iter().any(|node| m.is_reserved(node)),
+            ));
+        }
         if self.scenario.extends {
             properties.extend([
                 Property::<Self>::always(CONTINUOUS, |_, s| !s.violated.continuous),
@@ -282,12 +338,24 @@ impl<const N: usize, const A: usize> Model for Tokens<N, A> {
         if self.scenario.releases == Releases::Watched {
             properties.extend([
                 Property::<Self>::always(NO_ORPHAN, |_, s| s.nodes.iter().all(Node::no_orphan)),
-                Property::<Self>::always(FENCE_IS_TOKEN, |_, s| {
-                    s.nodes.iter().all(|node| s.fence_is_token(node))
+                Property::<Self>::always(FENCE_IS_TOKEN, |m, s| {
+                    let granted = |node: &&Node| !m.is_reserved(node);
+                    let mut granted = s.nodes.iter().filter(granted);
+                    granted.all(|node| s.fence_is_token(node))
                 }),
             ]);
         }
         properties
+    }
+}
+
+impl<const N: usize, const A: usize> Tokens<N, A> {
+    /// Whether the lock is only reserved for its owner: told from the outside, where no fence
+    /// expires.
+    fn is_reserved(&self, node: &Node) -> bool {
+        let Record { fence, floor, .. } = node.record;
+        let highest = fence.unwrap_or(0).max(floor);
+        self.scenario.reserves && node.record.lock.is_some() && node.record.ticket > highest
     }
 }
 

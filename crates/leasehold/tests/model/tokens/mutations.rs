@@ -1,7 +1,8 @@
 //! Without any one of the rules, something goes wrong.
 
 use super::scenarios::{
-    brief, expiring_fences, extending, forgetful, resource, silent, snapshot, watched_releases,
+    brief, expiring_fences, extending, forgetful, reserving, resource, silent, snapshot,
+    watched_releases,
 };
 use super::{
     CONTINUOUS, FENCE_IS_TOKEN, GROWING, NO_LOST_UPDATE, NO_ORPHAN, Scenario, Tokens, UNIQUE,
@@ -92,6 +93,20 @@ fn nodes_are_counted_not_replies() {
         UNIQUE,
         without::<2>(Fault::CountsRepliesNotNodes, Scenario::default()),
     );
+}
+
+#[test]
+fn a_reservation_is_no_grant() {
+    let fault = Fault::ReservationCounts;
+    breaks(UNIQUE, without::<2>(fault, reserving(Scenario::default())));
+    breaks(GROWING, without::<2>(fault, reserving(Scenario::default())));
+}
+
+/// This was a rule once that nobody needed, before there were reservations.
+#[test]
+fn a_floor_makes_no_grant_of_a_reservation() {
+    let scenario = reserving(silent(brief(snapshot::<2>())));
+    breaks(UNIQUE, without(Fault::FloorMakesGrant, scenario));
 }
 
 #[test]

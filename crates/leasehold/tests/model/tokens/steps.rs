@@ -37,6 +37,10 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             if extension != Extension::None {
                 steps.push(Step::ExtendArrives { attempt, node });
             }
+            if self.scenario.reserves {
+                // Also when it has long stopped waiting: its WAIT may be late.
+                steps.push(Step::Reserved { attempt, node });
+            }
             if phase == Phase::Over && self.scenario.releases != Releases::Never {
                 steps.push(Step::ReleaseArrives { attempt, node });
             }
@@ -131,30 +135,33 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
     }
 
     /// All that a node may remember after a restart: nothing, or with snapshots any
-    /// fence up to the present one and the lock of any past owner.
+    /// fence up to the present one and the lock of any past owner; or a lock that was only
+    /// reserved, and the fence, which was below its token then.
     fn memories(&self, state: &State<N, A>, index: usize) -> Vec<Remembered> {
         let node = &state.nodes[index];
-        let (mut fences, mut locks) = (vec![None], vec![None]);
+        let known = node.record.fence.unwrap_or(0);
+        let fences = |below: u8| std::iter::once(None).chain((1..below).map(Some));
+        let mut memories = vec![(None, None)];
         if self.scenario.snapshots {
-            fences.extend((1..=node.record.fence.unwrap_or(0)).map(Some));
-            let owners = (0..small(A)).filter(|&owner| node.past_owners.contains(owner));
-            locks.extend(owners.map(Some));
+            memories = fences(known + 1).map(|fence| (None, fence)).collect();
+            for owner in (0..small(A)).filter(|&owner| node.past_owners.contains(owner)) {
+                memories.extend(fences(known + 1).map(|fence| (Some(owner), fence)));
+            }
+            for owner in (0..small(A)).filter(|&owner| node.past_waiters.contains(owner)) {
+                let below = state.attempts[usize::from(owner)].token.min(known + 1);
+                memories.extend(fences(below).map(|fence| (Some(owner), fence)));
+            }
         }
         let earliest = match self.scenario.fault {
             Some(Fault::ClockStepsBack) => 0,
             _ => node.record.clock,
         };
-        let mut all = vec![];
-        for clock in earliest..=node.record.clock {
-            for &lock in &locks {
-                all.extend(
-                    fences
-                        .iter()
-                        .map(|&fence| Remembered { lock, fence, clock }),
-                );
-            }
-        }
-        all
+        let clocks = earliest..=node.record.clock;
+        let at = |clock| {
+            let with = move |&(lock, fence)| Remembered { lock, fence, clock };
+            memories.iter().map(with)
+        };
+        clocks.flat_map(at).collect()
     }
 }
 
@@ -170,6 +177,7 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             Step::StartExtending { attempt } => start_extending(state, attempt),
             Step::ExtendArrives { attempt, node } => self.extend(state, attempt, node),
             Step::Extended { attempt } => extended(state, attempt),
+            Step::Reserved { attempt, node } => self.reserve(state, attempt, node),
             Step::ReadResource { attempt } => self.read(state, attempt),
             Step::WriteResource { attempt } => write(state, attempt),
             Step::LockExpires { node } => {
@@ -194,6 +202,19 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             }
             if self.scenario.snapshots {
                 node.past_owners.insert(attempt);
+            }
+        }
+    }
+
+    fn reserve(&self, state: &mut State<N, A>, attempt: u8, node: u8) {
+        let Attempt { token, phase, .. } = state.attempts[usize::from(attempt)];
+        let node = &mut state.nodes[usize::from(node)];
+        if self.rules.reserve(&mut node.record, attempt, token) {
+            if self.scenario.fault == Some(Fault::ReservationCounts) && phase == Phase::Asking {
+                node.granted.insert(attempt);
+            }
+            if self.scenario.snapshots {
+                node.past_waiters.insert(attempt);
             }
         }
     }
@@ -289,12 +310,17 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             Some(Fault::FloorFromPeers) => (of_peers, 0),
             _ => (with.fence, with.clock + skew),
         };
-        state.nodes[index].record = Record {
-            lock: with.lock,
+        let mut record = Record {
             fence,
             floor,
             clock: with.clock,
+            ..Record::default()
         };
+        if let Some(owner) = with.lock {
+            let token = state.attempts[usize::from(owner)].token;
+            self.rules.remember(&mut record, owner, token);
+        }
+        state.nodes[index].record = record;
         state.restarts += 1;
     }
 }

@@ -1,0 +1,225 @@
+//! The targets, and how the results compare with them.
+
+mod contention;
+mod sheets;
+
+use std::time::Duration;
+
+use crate::contenders::Kind;
+use crate::scenarios::faults::{FaultResult, FaultTurn};
+use crate::scenarios::throughput::ThroughputResult;
+use crate::scenarios::{Column, Results};
+use crate::stats::Spread;
+
+/// leasehold's default for a TTL of 10 s: 5 % of it, at most 250 ms.
+const NODE_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How a result compares with its target. Medians decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Ok,
+    Miss,
+    /// A wish, not a target.
+    NotYet,
+    /// leasehold itself failed or hung in some round, whatever the others say.
+    Failed,
+    /// There is nothing to compare with: the other one failed or hung.
+    Unmeasured,
+}
+
+impl Outcome {
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Miss => "MISS",
+            Self::NotYet => "not yet",
+            Self::Failed => "FAILED",
+            Self::Unmeasured => "–",
+        }
+    }
+}
+
+/// One result beside its target.
+pub(crate) struct Verdict {
+    pub(crate) row: u8,
+    pub(crate) work: &'static str,
+    /// What was compared, such as `leasehold / raw`.
+    pub(crate) figure: String,
+    pub(crate) unit: &'static str,
+    pub(crate) value: Option<Spread>,
+    pub(crate) target: String,
+    pub(crate) outcome: Outcome,
+}
+
+#[derive(Clone, Copy)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+    /// A stretch: missing it is no miss.
+    Wish(f64),
+}
+
+impl Bound {
+    /// `sound`: leasehold got through in every round. A median of those rounds alone in
+    /// which it did would flatter it.
+    fn judge(self, value: Option<Spread>, sound: bool) -> Outcome {
+        if !sound {
+            return Outcome::Failed;
+        }
+        let Some(Spread { median, .. }) = value else {
+            return Outcome::Unmeasured;
+        };
+        match self {
+            Self::AtLeast(least) | Self::Wish(least) if median >= least => Outcome::Ok,
+            Self::AtMost(most) if median <= most => Outcome::Ok,
+            Self::Wish(_) => Outcome::NotYet,
+            Self::AtLeast(_) | Self::AtMost(_) => Outcome::Miss,
+        }
+    }
+
+    fn text(self, unit: &str) -> String {
+        match self {
+            Self::AtLeast(least) => format!("≥ {least}{unit}"),
+            Self::AtMost(most) => format!("≤ {most}{unit}"),
+            Self::Wish(least) => format!("≥ {least}{unit} (stretch)"),
+        }
+    }
+}
+
+/// The throughput targets of a row: against raw, and against rslock.
+fn throughput_targets(row: u8) -> (&'static [Bound], &'static [Bound]) {
+    use Bound::{AtLeast, Wish};
+    match row {
+        1 => (&[AtLeast(0.85)], &[AtLeast(1.2)]),
+        2 => (&[AtLeast(0.75), Wish(1.0)], &[AtLeast(0.9)]),
+        3 => (&[AtLeast(0.9)], &[AtLeast(1.2)]),
+        4 => (&[], &[AtLeast(1.3)]),
+        _ => (&[], &[]),
+    }
+}
+
+/// What row 4 asks for beside that: so many times as fast as npm's redlock.
+const NPM_REDLOCK: Bound = Bound::AtLeast(3.0);
+
+/// Targets of the same rows that this program does not measure, and why.
+pub(crate) const UNMEASURED: [(u8, &str, &str); 1] = [(
+    2,
+    "with fencing off ≥ 0.95 × raw and ≥ 1.2 × rslock",
+    "leasehold has no unfenced locks yet",
+)];
+
+/// Compares everything that was measured with its target.
+pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
+    let throughput = results.throughput.iter().flat_map(judge_throughput);
+    let faults = results.faults.iter().flat_map(judge_faults);
+    let contention = results.contention.iter().flat_map(contention::judge);
+    let sheets = results.sheets.iter().flat_map(sheets::judge);
+    let all = throughput.chain(faults).chain(contention).chain(sheets);
+    let mut all: Vec<_> = all.collect();
+    all.sort_by_key(|verdict| verdict.row);
+    all
+}
+
+fn judge_throughput(result: &ThroughputResult) -> Vec<Verdict> {
+    let spec = result.spec;
+    let sound = is_sound(&result.columns);
+    let (raw, rslock) = throughput_targets(spec.row);
+    let against = |other: Kind, bound: &Bound| {
+        let value = result.ratio(Kind::Leasehold, other);
+        Verdict {
+            row: spec.row,
+            work: spec.work,
+            figure: format!("leasehold / {}", other.label()),
+            unit: " ×",
+            value,
+            target: bound.text(" ×"),
+            outcome: bound.judge(value, sound),
+        }
+    };
+    let rslock_at_its_best = best_rslock(result);
+    let raw = raw.iter().map(|bound| against(Kind::Raw, bound));
+    let rslock = rslock
+        .iter()
+        .map(|bound| against(rslock_at_its_best, bound));
+    let mut verdicts: Vec<_> = raw.chain(rslock).collect();
+    if spec.row == 4
+        && let Some(npm) = fastest_npm(result)
+    {
+        verdicts.push(against(npm, &NPM_REDLOCK));
+    }
+    verdicts
+}
+
+/// The faster of npm's redlocks. `None` if they took no part.
+fn fastest_npm(result: &ThroughputResult) -> Option<Kind> {
+    let kinds = result.columns.iter().map(|column| column.kind);
+    let npm = kinds.filter(|kind| matches!(kind, Kind::Peer(peer) if peer.is_npm()));
+    let median = |kind: &Kind| result.rate(*kind).map_or(0.0, |rate| rate.median);
+    npm.max_by(|one, other| median(one).total_cmp(&median(other)))
+}
+
+/// The faster of rslock's two set-ups.
+fn best_rslock(result: &ThroughputResult) -> Kind {
+    let median = |kind| result.rate(kind).map_or(0.0, |rate| rate.median);
+    if median(Kind::RslockNodelay) > median(Kind::Rslock) {
+        Kind::RslockNodelay
+    } else {
+        Kind::Rslock
+    }
+}
+
+fn is_sound<T>(columns: &[Column<T>]) -> bool {
+    let mut ours = columns
+        .iter()
+        .filter(|column| column.kind == Kind::Leasehold);
+    ours.all(|column| column.trouble().is_none())
+}
+
+fn judge_faults(result: &FaultResult) -> Vec<Verdict> {
+    let sound = is_sound(&result.columns);
+    let judged = |figure: &str, unit, bound: Bound, value: fn(&FaultTurn) -> f64| {
+        let value = result.figure(Kind::Leasehold, value);
+        Verdict {
+            row: 5,
+            work: result.spec.work,
+            figure: figure.into(),
+            unit,
+            value,
+            target: bound.text(unit),
+            outcome: bound.judge(value, sound),
+        }
+    };
+    let timeout_ms = NODE_TIMEOUT.as_secs_f64() * 1e3;
+    vec![
+        judged("median / healthy", " ×", Bound::AtMost(1.2), |turn| {
+            turn.after.median.as_secs_f64() / turn.healthy.median.as_secs_f64()
+        }),
+        judged("p99 / healthy", " ×", Bound::AtMost(2.0), |turn| {
+            turn.after.p99.as_secs_f64() / turn.healthy.p99.as_secs_f64()
+        }),
+        judged("first lock", " ms", Bound::AtMost(timeout_ms), |turn| {
+            turn.first.as_secs_f64() * 1e3
+        }),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_decide() {
+        let judge = |bound: Bound, median| bound.judge(Spread::of([median]), true);
+        assert_eq!(judge(Bound::AtLeast(0.9), 0.9), Outcome::Ok);
+        assert_eq!(judge(Bound::AtLeast(0.9), 0.89), Outcome::Miss);
+        assert_eq!(judge(Bound::AtMost(2.0), 2.1), Outcome::Miss);
+        assert_eq!(judge(Bound::Wish(1.0), 0.9), Outcome::NotYet);
+    }
+
+    #[test]
+    fn a_failure_of_ours_is_no_missing_figure() {
+        let bound = Bound::AtMost(2.0);
+        assert_eq!(bound.judge(None, true), Outcome::Unmeasured);
+        assert_eq!(bound.judge(Spread::of([1.0]), false), Outcome::Failed);
+    }
+}

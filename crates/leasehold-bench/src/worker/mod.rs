@@ -1,0 +1,137 @@
+//! This program once more, in a process of its own: where several processes are to be
+//! measured, or the memory of one.
+//!
+//! A worker sets itself up and prints a line of JSON; starts when it is sent a line; and
+//! prints another when it is done.
+
+mod hold;
+mod local;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+pub(crate) use local::Visit;
+
+/// The argument that makes this program a worker.
+const FLAG: &str = "--worker";
+
+/// A worker, seen from outside. Killed when dropped.
+pub(crate) struct Worker {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    /// One that holds leases on a server, to be renewed; see [`hold`].
+    pub(crate) fn hold(url: &str, leases: usize, periods: u32) -> Result<Self, String> {
+        Self::start(&["hold", url, &leases.to_string(), &periods.to_string()])
+    }
+
+    /// One that contends for a lock of an embedded store; see [`local`].
+    pub(crate) fn local(
+        url: &str,
+        name: &str,
+        hold: Duration,
+        length: Duration,
+    ) -> Result<Self, String> {
+        let ms = |time: Duration| time.as_millis().to_string();
+        Self::start(&["local", url, name, &ms(hold), &ms(length)])
+    }
+
+    fn start(args: &[&str]) -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut child = Command::new(program)
+            .arg(FLAG)
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let (send, lines) = channel();
+        if let Some(output) = child.stdout.take() {
+            // Ends with the worker, or when nobody listens any more.
+            std::thread::spawn(move || {
+                let mut said = BufReader::new(output).lines().map_while(Result::ok);
+                said.all(|line| send.send(line).is_ok())
+            });
+        }
+        Ok(Self { child, lines })
+    }
+
+    /// What the worker says next.
+    ///
+    /// # Errors
+    /// If it says nothing for so long, has ended, or has failed.
+    pub(crate) fn next(&self, limit: Duration) -> Result<Value, String> {
+        let line = self
+            .lines
+            .recv_timeout(limit)
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => format!("hangs: nothing within {limit:?}"),
+                RecvTimeoutError::Disconnected => "the process ended early".into(),
+            })?;
+        let said: Value =
+            serde_json::from_str(&line).map_err(|error| format!("{error}: {line:?}"))?;
+        match said["failed"].as_str() {
+            Some(why) => Err(why.into()),
+            None => Ok(said),
+        }
+    }
+
+    /// Tells it to start.
+    pub(crate) fn go(&mut self) -> Result<(), String> {
+        let input = self.child.stdin.as_mut().ok_or("it does not listen")?;
+        input.write_all(b"go\n").map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Works, if this process is a worker.
+pub(crate) fn work() -> Option<ExitCode> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args[..] {
+        [FLAG, "hold", url, leases, periods] => hold::work(url, leases, periods),
+        [FLAG, "local", url, name, hold_ms, length_ms] => {
+            local::work(url, name, hold_ms, length_ms)
+        }
+        _ => return None,
+    };
+    match done {
+        Ok(done) => say(&done),
+        Err(why) => say(&json!({ "failed": why })),
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+/// To who started this worker. If that one is gone, the worker ends by itself soon.
+fn say(line: &Value) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Says that everything is set up, and waits for the start.
+async fn ready(line: &Value) -> Result<(), String> {
+    say(line);
+    let told = tokio::task::spawn_blocking(|| {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line)
+    });
+    match told.await {
+        Ok(Ok(1..)) => Ok(()),
+        other => Err(format!("never told to start: {other:?}")),
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("no number: {text:?}"))
+}

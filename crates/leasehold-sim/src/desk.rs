@@ -1,0 +1,185 @@
+//! One name on a node at one moment: what the library's own vote works on.
+
+use std::time::Duration;
+
+use leasehold::node::rules::{View, Write};
+use leasehold::node::{Claim, News, Record, Verb};
+use leasehold::{Holder, node::rules::Constants};
+
+use crate::bug::Bug;
+use crate::store::{Ask, Entry};
+use crate::switchboard::Switchboard;
+
+/// A name, the request that is about it, and who listens.
+pub struct Desk<'a> {
+    /// What the node keeps of the name.
+    pub entry: &'a mut Entry,
+    /// What is asked.
+    pub ask: &'a Ask,
+    /// The node's clock.
+    pub now: u64,
+    /// What all clients agree on.
+    pub constants: Constants,
+    /// The rule that is broken on purpose.
+    pub bug: Option<Bug>,
+    /// Who listens.
+    pub board: &'a mut Switchboard,
+}
+
+impl Desk<'_> {
+    fn until(&self, span: Duration) -> u64 {
+        self.now.saturating_add(span.as_micros() as u64)
+    }
+
+    /// As long as the rules ask for: F + S, the lock's own time, and an hour.
+    fn fence_until(&self, span: Duration) -> u64 {
+        let Constants {
+            skew,
+            fence_retention,
+            ..
+        } = self.constants;
+        self.until(fence_retention + skew + Duration::from_secs(3600) + span)
+    }
+
+    /// Planted bug: one whose ticket was overtaken stands in line all the same.
+    pub fn keeps_stale(&self) -> bool {
+        self.bug == Some(Bug::StaleTicketGranted) && self.ask.verb == Verb::Wait
+    }
+
+    /// Without one of the rules, not quite the truth.
+    fn tamper(&self, view: &mut View<'_>) {
+        let (ask, token) = (self.ask, self.ask.claim.token());
+        let others = view.lock.is_some_and(|lock| lock != ask.claim.owner());
+        match self.bug {
+            // With a lock in place the fence tells whether the same request came again.
+            Some(Bug::TiesWin) if ask.verb == Verb::Acquire && view.lock.is_none() => {
+                view.fence = view.fence.map(|fence| fence - u64::from(fence == token));
+            }
+            Some(Bug::MissingFenceIsZero) => view.fence = view.fence.or(Some(0)),
+            Some(Bug::NoFloor) => view.floor = 0,
+            Some(Bug::ExtendIgnoresFence) if ask.verb == Verb::Extend && !others => {
+                view.fence = Some(0);
+            }
+            // Whoever is first in line gets a lock that nobody has, with whatever ticket.
+            Some(Bug::StaleTicketGranted) => {
+                if let Some((first, ticket)) = self.entry.first()
+                    && view.lock.is_none_or(|lock| *lock == *first)
+                {
+                    view.fence = view.fence.map(|fence| fence.min(ticket - 1));
+                    view.floor = view.floor.min(ticket - 1);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Record for Desk<'_> {
+    fn view(&self) -> View<'_> {
+        let (entry, now) = (&*self.entry, self.now);
+        let left = |until: u64| Duration::from_micros(until.saturating_sub(now));
+        let mut view = View {
+            lock: entry.owner(),
+            remaining: entry.lock.as_ref().map(|(_, until)| left(*until)),
+            fence: entry.fence.map(|(fence, _)| fence),
+            floor: self.ask.epoch.floor(&self.constants),
+            now,
+            constants: self.constants,
+        };
+        self.tamper(&mut view);
+        view
+    }
+
+    fn write(&mut self, write: Write, claim: &Claim) {
+        let (locked, fenced) = (self.until(claim.ttl()), self.fence_until(claim.ttl()));
+        match write {
+            Write::Nothing => {}
+            Write::Lock { fence } => {
+                let extends = self.ask.verb == Verb::Extend;
+                let fence = match self.bug {
+                    Some(Bug::ExtendIgnoresFence) if extends => claim.token(),
+                    _ => fence,
+                };
+                self.entry.lock = Some((claim.owner().into(), locked));
+                self.entry.fence = Some((fence, fenced));
+            }
+            Write::Unlock { fence } => {
+                self.entry.unlock(self.bug);
+                // Where nothing can arrive late, the fence may stay as it is.
+                let dies = self.bug == Some(Bug::FenceDiesWithLock);
+                if let Some(fence) = fence.filter(|_| !dies && !self.ask.is_settled_release()) {
+                    self.entry.fence = Some((fence, self.fence_until(Duration::ZERO)));
+                }
+            }
+            Write::Keep {
+                value,
+                remaining,
+                fence,
+            } => {
+                self.entry.lock = Some((value.into(), self.until(remaining)));
+                if let Some(fence) = fence {
+                    self.entry.fence = Some((fence, self.fence_until(remaining)));
+                }
+            }
+        }
+    }
+
+    fn reserve(&mut self, owner: &[u8], time: Duration) {
+        self.entry.lock = Some((owner.into(), self.until(time)));
+    }
+
+    fn has_line(&self) -> bool {
+        self.entry.lined
+    }
+
+    fn join(&mut self, claim: &Claim) {
+        // The mark of a line is at the fence, which must be there for that.
+        let fence = self.view().fence.unwrap_or_else(|| {
+            let retention = self.constants.fence_retention.as_micros() as u64;
+            let floor = self.ask.epoch.floor(&self.constants);
+            self.now.saturating_sub(retention).max(floor)
+        });
+        if self.entry.fence.is_none() {
+            self.entry.fence = Some((fence, self.fence_until(Duration::ZERO)));
+        }
+        self.entry.join(claim, self.ask.bell, self.now, self.bug);
+    }
+
+    fn leave(&mut self, owner: &[u8]) {
+        if !(self.keeps_stale() && owner == self.ask.claim.owner()) {
+            self.entry.leave(owner);
+        }
+    }
+
+    fn bury(&mut self, before: u64) {
+        if self.bug != Some(Bug::DeadWaiterKept) {
+            self.entry.line.bury(before);
+        }
+    }
+
+    fn first(&self) -> Option<(Box<[u8]>, u64)> {
+        let first = self.entry.first()?;
+        let (lock, bug) = (self.entry.owner(), self.bug);
+        // Its ticket is looked at when it gets the lock, and then it will do.
+        let unseen = bug == Some(Bug::StaleTicketGranted) && lock.is_some_and(|l| *l != *first.0);
+        (!unseen).then_some(first)
+    }
+
+    fn before(&self, owner: &[u8]) -> u32 {
+        self.entry.line.before(owner)
+    }
+
+    fn tell(&mut self, owner: &[u8], news: News) -> bool {
+        if self.bug == Some(Bug::MissedNotification) {
+            return true;
+        }
+        let Some(channel) = self.entry.bell(owner) else {
+            // It hears nothing, and only asks.
+            return true;
+        };
+        let ticket = Holder::parse(owner).token.unwrap_or(0);
+        let name = self.ask.claim.name();
+        let heard = self.board.publish(channel, name, ticket, news);
+        heard || self.bug == Some(Bug::DeadWaiterKept)
+    }
+}

@@ -1,0 +1,204 @@
+//! Standing in line: who is next, and what becomes of those who leave.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex as StdMutex};
+use std::time::Duration;
+
+use leasehold::{Client, Error, Lease, Moment, Mutex};
+use tokio::task::JoinHandle;
+
+use super::{Case, pause, taken};
+
+/// A call that waits in a task of its own, and stands in line on a majority of nodes.
+async fn standing(mutex: Mutex) -> JoinHandle<Result<Lease, Error>> {
+    let (placed, mut stands) = tokio::sync::mpsc::unbounded_channel();
+    let mutex = mutex.with_options(|o| {
+        o.on_refusal(move |refusal| {
+            if refusal.place().is_some() {
+                let _ = placed.send(());
+            }
+        })
+    });
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    stands.recv().await.expect("it stands in line");
+    waiter
+}
+
+async fn lease(waiter: JoinHandle<Result<Lease, Error>>) -> Lease {
+    waiter.await.expect("no panic").expect("a lease")
+}
+
+/// Who came first is served first, whatever the clocks of the clients say.
+pub async fn serves_in_the_order_of_coming(case: Case) {
+    let holder = case.client().await;
+    let held = taken(&holder.mutex("a")).await;
+    let order = Arc::new(StdMutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for place in 0..8 {
+        let client = case.client().await;
+        let waiter = standing(client.mutex("a")).await;
+        // Who comes within the same millisecond comes at the same time.
+        pause(2).await;
+        let order = Arc::clone(&order);
+        tasks.push(tokio::spawn(async move {
+            let lease = lease(waiter).await;
+            order.lock().expect("no panic").push((place, lease.token()));
+            lease.release().await;
+        }));
+    }
+    held.release().await;
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let order = order.lock().expect("no panic").clone();
+    let places: Vec<_> = order.iter().map(|(place, _)| *place).collect();
+    assert_eq!(places, (0..8).collect::<Vec<_>>());
+    assert!(
+        order.is_sorted_by(|(_, one), (_, next)| one < next),
+        "{order:?}"
+    );
+}
+
+/// Nobody is passed over by those who come later and do not stand in line.
+pub async fn nobody_jumps_the_line(case: Case) {
+    let (one, two, late) = (
+        case.client().await,
+        case.client().await,
+        case.client().await,
+    );
+    for _ in 0..20 {
+        let held = taken(&one.mutex("a")).await;
+        let waiter = standing(two.mutex("a")).await;
+        held.release().await;
+        // Either it is its turn, or it has it already.
+        if let Some(lease) = late.mutex("a").try_lock().await.expect("a majority") {
+            assert!(waiter.is_finished(), "jumped the line");
+            lease.release().await;
+        }
+        lease(waiter).await.release().await;
+        case.until_free("a").await;
+    }
+}
+
+/// One that gives up leaves at once, and the next is served.
+pub async fn one_that_gives_up_is_not_waited_for(case: Case) {
+    let (one, two, three) = (
+        case.client().await,
+        case.client().await,
+        case.client().await,
+    );
+    let held = taken(&one.mutex("a")).await;
+    let first = standing(two.mutex("a")).await;
+    let second = standing(three.mutex("a")).await;
+    first.abort();
+    assert!(first.await.is_err_and(|error| error.is_cancelled()));
+    held.release().await;
+    lease(second).await.release().await;
+    case.until_free("a").await;
+}
+
+/// One that is cancelled at any moment around its turn passes on what it was given.
+pub async fn one_cancelled_at_its_turn_passes_it_on(case: Case) {
+    let clients = [
+        case.client().await,
+        case.client().await,
+        case.client().await,
+    ];
+    for round in 0..30 {
+        let held = taken(&clients[0].mutex("a")).await;
+        let first = standing(clients[1].mutex("a")).await;
+        let second = standing(clients[2].mutex("a")).await;
+        let started = Moment::now();
+        let release = tokio::spawn(held.release());
+        tokio::time::sleep(Duration::from_micros(round * 50)).await;
+        first.abort();
+        // If it was quicker, its lease is dropped here.
+        drop(first.await);
+        lease(second).await.release().await;
+        release.await.expect("no panic");
+        let waited = Moment::now().saturating_duration_since(started);
+        assert!(waited < super::TTL / 2, "left to the TTL");
+        case.until_free("a").await;
+    }
+}
+
+/// One whose process ends without a word is passed over after seconds, not after a TTL.
+pub async fn the_dead_are_not_waited_for(case: Case) {
+    let (one, three) = (case.client().await, case.client().await);
+    let held = taken(&one.mutex("a")).await;
+    let builder = case.builder();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let client: Client = builder.connect().await.expect("the nodes work");
+            drop(standing(client.mutex("a")).await);
+            // Nothing of it runs any more, not even what would clean up.
+            std::mem::forget(client);
+        });
+        runtime.shutdown_background();
+        sender.send(()).expect("somebody listens");
+    });
+    let dead = tokio::task::spawn_blocking(move || receiver.recv());
+    dead.await.expect("no panic").expect("it has died");
+    let next = standing(three.mutex("a")).await;
+    held.release().await;
+    let started = Moment::now();
+    lease(next).await.release().await;
+    let waited = Moment::now().saturating_duration_since(started);
+    assert!(waited < super::TTL / 2, "{waited:?}");
+}
+
+/// Tasks of one client pass the claim on among themselves, each with a larger token; and those
+/// of another client get their turn in between.
+pub async fn passes_from_task_to_task(case: Case) {
+    let clients = [case.client().await, case.client().await];
+    let held = taken(&clients[0].mutex("a")).await;
+    let last = Arc::new(StdMutex::new((0, 0, 0)));
+    let passed = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..40)
+        .map(|task| {
+            let mutex = clients[task % 2].mutex("a");
+            let (last, passed) = (Arc::clone(&last), Arc::clone(&passed));
+            tokio::spawn(async move {
+                for _ in 0..5 {
+                    let lease = mutex.lock().await.expect("a lease");
+                    {
+                        let (token, client, run) = &mut *last.lock().expect("no panic");
+                        assert!(lease.token() > *token, "tokens grow");
+                        passed
+                            .fetch_add(usize::from(lease.token() == *token + 1), Ordering::Relaxed);
+                        *run = if *client == task % 2 { *run + 1 } else { 1 };
+                        assert!(*run <= 100, "the other client starves");
+                        (*token, *client) = (lease.token(), task % 2);
+                    }
+                    lease.release().await;
+                }
+            })
+        })
+        .collect();
+    pause(50).await;
+    held.release().await;
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    assert!(passed.load(Ordering::Relaxed) > 0, "none was passed on");
+    case.until_free("a").await;
+}
+
+/// Who is barging gets the lock too, but stands in no line.
+pub async fn bargers_get_it_when_it_is_free(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    let held = taken(&one.mutex("a")).await;
+    let mutex = two.mutex("a").with_options(|o| o.barging());
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    pause(50).await;
+    let seen = one.inspect("a").await.expect("a majority");
+    assert!(seen.sightings().all(|lock| lock.waiters.unwrap_or(0) == 0));
+    held.release().await;
+    lease(waiter).await.release().await;
+}

@@ -1,0 +1,101 @@
+//! A line of those who wait for one name, in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Claim;
+
+/// Who stands before somebody is counted up to here.
+const FAR: usize = 1000;
+
+/// Ticket and owner value: what the line is ordered by.
+type Key = (u64, Box<[u8]>);
+
+/// Those who wait for one name, in the order of their tickets: for nodes that keep it in
+/// memory. See [`Record`](super::Record).
+///
+/// ```
+/// use leasehold::Name;
+/// use leasehold::node::{Claim, Line};
+/// use std::time::Duration;
+///
+/// let claim = |owner: &[u8], ticket| {
+///     let name = Name::new("a").expect("a name");
+///     Claim::new(name, owner, ticket, Duration::from_secs(10))
+/// };
+/// let mut line = Line::default();
+/// line.join(&claim(b"later", 2), 1000);
+/// line.join(&claim(b"earlier", 1), 1001);
+/// assert_eq!(line.first().map(|(owner, _)| owner).as_deref(), Some(&b"earlier"[..]));
+/// assert_eq!(line.before(b"later"), 1);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Line {
+    /// When each has asked last.
+    waiting: BTreeMap<Key, u64>,
+    by_time: BTreeSet<(u64, Key)>,
+    tickets: BTreeMap<Box<[u8]>, u64>,
+}
+
+impl Line {
+    /// Whether nobody waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Whether this one waits.
+    #[must_use]
+    pub fn contains(&self, owner: &[u8]) -> bool {
+        self.tickets.contains_key(owner)
+    }
+
+    /// The claim stands in line, or stands there still: it has asked now.
+    pub fn join(&mut self, claim: &Claim, now: u64) {
+        self.leave(claim.owner());
+        let key: Key = (claim.token(), claim.owner().into());
+        self.tickets.insert(claim.owner().into(), claim.token());
+        self.by_time.insert((now, key.clone()));
+        self.waiting.insert(key, now);
+    }
+
+    /// No longer.
+    pub fn leave(&mut self, owner: &[u8]) {
+        if let Some(ticket) = self.tickets.remove(owner) {
+            let key = (ticket, owner.into());
+            if let Some(asked) = self.waiting.remove(&key) {
+                self.by_time.remove(&(asked, key));
+            }
+        }
+    }
+
+    /// Removes all who asked last before then.
+    pub fn bury(&mut self, before: u64) {
+        while let Some((_, (_, owner))) = self.by_time.first().filter(|(asked, _)| *asked < before)
+        {
+            let owner = owner.clone();
+            self.leave(&owner);
+        }
+    }
+
+    /// The first in line: owner value and ticket.
+    #[must_use]
+    pub fn first(&self) -> Option<(Box<[u8]>, u64)> {
+        let ((ticket, owner), _) = self.waiting.first_key_value()?;
+        Some((owner.clone(), *ticket))
+    }
+
+    /// How many stand before this one; 1000 are as good as more.
+    #[must_use]
+    pub fn before(&self, owner: &[u8]) -> u32 {
+        let ticket = self.tickets.get(owner).copied().unwrap_or(u64::MAX);
+        let key = (ticket, owner.into());
+        let before = self.waiting.range(..key).take(FAR).count();
+        u32::try_from(before).unwrap_or(u32::MAX)
+    }
+}

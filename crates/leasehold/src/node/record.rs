@@ -1,0 +1,390 @@
+//! How a node votes, from the state of one name to an answer: the rules, and the line of
+//! those who wait.
+//!
+//! A node orders those who wait by their tickets, which are their tokens, so that all nodes
+//! agree on who is next. When the lock is free it is *reserved* for the first in line, for a
+//! moment, and the first is told. A reservation grants nothing: whoever is told asks for the lock
+//! like anybody else, with [`Verb::Acquire`], by the same rules. So nothing that is said here
+//! is part of the argument why tokens are safe.
+
+use std::time::Duration;
+
+use super::rules::{self, View, Write};
+use super::{Claim, Verb, Vote};
+
+/// For how long a lock is reserved for the one whose turn it is.
+pub const TURN: Duration = Duration::from_secs(1);
+
+/// One who waits and has not asked for so long is taken for dead.
+pub const DEAD_AFTER: Duration = Duration::from_secs(3);
+
+/// What one who waits is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// The lock is reserved for it here.
+    YourTurn,
+    /// It is worth asking again: what it knew is no longer so.
+    AskAgain,
+}
+
+/// What a node keeps of one name, at one moment: what [`vote`] works on.
+///
+/// Whatever is done to a record by one vote takes effect at once, or not at all.
+pub trait Record {
+    /// The lock and the fence.
+    fn view(&self) -> View<'_>;
+
+    /// Stores what a rule says.
+    fn write(&mut self, write: Write, claim: &Claim);
+
+    /// Reserves the lock for one of those who wait: it becomes the lock's value for so long. The
+    /// fence stays as it is.
+    fn reserve(&mut self, owner: &[u8], time: Duration);
+
+    /// Whether anybody stands in line. May be wrong in saying so.
+    fn has_line(&self) -> bool;
+
+    /// The claim stands in line from now on, in the order of tokens (and of owner values where
+    /// these are the same), or stands there still: it has asked now.
+    fn join(&mut self, claim: &Claim);
+
+    /// No longer.
+    fn leave(&mut self, owner: &[u8]);
+
+    /// Removes all who asked last before this moment of the node's clock. The work must not
+    /// grow with the number of those who stay.
+    fn bury(&mut self, before: u64);
+
+    /// The first in line: its owner value and its ticket.
+    fn first(&self) -> Option<(Box<[u8]>, u64)>;
+
+    /// How many stand before this one, as far as is worth counting.
+    fn before(&self, owner: &[u8]) -> u32;
+
+    /// Tells one who waits. `false` if it is known to be dead.
+    fn tell(&mut self, owner: &[u8], news: News) -> bool;
+}
+
+/// Votes on a claim.
+///
+/// ```
+/// use leasehold::{Client, MemoryNode};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+/// // Every node of this crate votes by this function; the node in memory is the shortest.
+/// let client = Client::builder().custom_node(MemoryNode::new("a")).build()?;
+/// client.mutex("x").lock().await?.release().await;
+/// # Ok(()) }
+/// ```
+pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
+    let joins = verb == Verb::Wait && rules::may_wait(&record.view(), claim);
+    if joins {
+        record.join(claim);
+    }
+    if !record.has_line() {
+        let (vote, write) = rules::vote(&record.view(), verb, claim);
+        record.write(write, claim);
+        return vote;
+    }
+    let displaced = reserved_for(record).filter(|owner| **owner != *claim.owner());
+    if matches!(verb, Verb::Release { .. }) || verb == Verb::Wait && !joins {
+        record.leave(claim.owner());
+    }
+    // Before the vote: of a lock that has expired, too, the first in line is next. But one who
+    // holds the lease of a majority may join it here before that.
+    if verb != Verb::Extend {
+        serve(record, claim);
+    }
+    let (mut vote, write) = rules::vote(&record.view(), verb, claim);
+    record.write(write, claim);
+    match &mut vote {
+        Vote::Granted => record.leave(claim.owner()),
+        Vote::Held { place, .. } if joins => *place = Some(record.before(claim.owner())),
+        _ => {}
+    }
+    // After it: a lock that was given back goes to the first in line.
+    if verb != Verb::Extend {
+        serve(record, claim);
+    }
+    if let Some(owner) = displaced
+        && record.view().lock != Some(&*owner)
+    {
+        record.tell(&owner, News::AskAgain);
+    }
+    vote
+}
+
+/// For whom the lock is reserved, if it is.
+fn reserved_for(record: &impl Record) -> Option<Box<[u8]>> {
+    let view = record.view();
+    view.lock
+        .filter(|owner| view.is_reserved(owner))
+        .map(Box::from)
+}
+
+/// Reserves a lock that nobody has for the first in line, and tells it; not `asking`, who gets
+/// an answer anyway.
+fn serve(record: &mut impl Record, asking: &Claim) {
+    let dead = rules::micros(DEAD_AFTER);
+    let before = record.view().now.saturating_sub(dead);
+    record.bury(before);
+    while let Some((first, ticket)) = record.first() {
+        let view = record.view();
+        // A ticket that was overtaken wins nothing any more: its owner takes a new one.
+        if ticket <= view.effective_fence() {
+            record.leave(&first);
+            record.tell(&first, News::AskAgain);
+            continue;
+        }
+        let free = match view.lock {
+            None => true,
+            Some(owner) => *owner != *first && view.is_reserved(owner),
+        };
+        if !free {
+            return;
+        }
+        if *first != *asking.owner() && !record.tell(&first, News::YourTurn) {
+            record.leave(&first);
+            continue;
+        }
+        record.reserve(&first, TURN);
+        return;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, mpsc};
+
+    use super::*;
+    use crate::MemoryNode;
+    use crate::clock::{Moment, TimeSource};
+    use crate::holder::new_owner;
+    use crate::name::Name;
+    use crate::node::{Call, Ears, Node, NodeError, Tally, Watch};
+
+    const START_US: u64 = 1_800_000_000_000_000;
+    const TTL: Duration = Duration::from_secs(60);
+
+    /// A clock that stands still unless it is told to go on.
+    #[derive(Clone, Default)]
+    struct Still(Arc<AtomicU64>);
+
+    impl TimeSource for Still {
+        fn now(&self) -> Moment {
+            Moment::from_origin(Duration::from_millis(self.0.load(Ordering::SeqCst)))
+        }
+
+        fn unix_us(&self) -> u64 {
+            START_US + self.0.load(Ordering::SeqCst) * 1000
+        }
+    }
+
+    struct Answer(mpsc::Sender<Vote>);
+
+    impl Tally for Answer {
+        fn count(self: Arc<Self>, _: usize, answer: Result<Vote, NodeError>) {
+            self.0.send(answer.expect("a vote")).expect("heard");
+        }
+    }
+
+    /// A node, and the tokens that it may grant.
+    struct Bench {
+        node: MemoryNode,
+        clock: Still,
+        floor: u64,
+    }
+
+    /// A claim and what its owner hears.
+    struct Somebody {
+        claim: Arc<Claim>,
+        ears: Arc<Ears>,
+        _watch: Option<Watch>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let clock = Still::default();
+            let node = MemoryNode::with_time_source("a", Arc::new(clock.clone()));
+            clock.0.store(60_000, Ordering::SeqCst);
+            let floor = node.floor();
+            Self { node, clock, floor }
+        }
+
+        fn pass(&self, time: Duration) {
+            let ms = u64::try_from(time.as_millis()).expect("short");
+            self.clock.0.fetch_add(ms, Ordering::SeqCst);
+        }
+
+        fn somebody(&self, above_floor: u64) -> Somebody {
+            let token = self.floor + above_floor * 16;
+            let name = Name::new("a").expect("a name");
+            let claim = Arc::new(Claim::new(name, new_owner(token, ""), token, TTL));
+            let ears = Arc::new(Ears::default());
+            let watch = self.node.watch(&claim, &ears.bell(0));
+            Somebody {
+                claim,
+                ears,
+                _watch: watch,
+            }
+        }
+
+        fn ask(&self, verb: Verb, who: &Somebody) -> Vote {
+            let (sender, receiver) = mpsc::channel();
+            let tally = Arc::new(Answer(sender));
+            let claim = Arc::clone(&who.claim);
+            self.node.submit(Call::new(verb, claim, TTL, tally, 0));
+            receiver.recv().expect("an answer")
+        }
+
+        fn release(&self, who: &Somebody) -> Vote {
+            self.ask(Verb::Release { keep: None }, who)
+        }
+
+        fn place(&self, who: &Somebody) -> Option<u32> {
+            match self.ask(Verb::Wait, who) {
+                Vote::Held { place, .. } => place,
+                _ => None,
+            }
+        }
+    }
+
+    impl Somebody {
+        fn is_told(&self) -> bool {
+            self.ears.turns() == 1
+        }
+    }
+
+    #[test]
+    fn a_release_is_the_turn_of_the_first_in_line() {
+        let bench = Bench::new();
+        let [holder, later, first, passer_by] = [1, 30, 20, 40].map(|t| bench.somebody(t));
+        assert_eq!(bench.ask(Verb::Acquire, &holder), Vote::Granted);
+        assert_eq!(bench.place(&later), Some(0));
+        // By ticket, not by arrival: or nodes would not agree on who is next.
+        assert_eq!(bench.place(&first), Some(0));
+        assert_eq!(bench.place(&later), Some(1));
+        bench.release(&holder);
+        assert!(first.is_told() && !later.is_told());
+        for other in [&later, &passer_by] {
+            assert!(matches!(bench.ask(Verb::Acquire, other), Vote::Held { .. }));
+        }
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::YourTurn);
+        assert_eq!(bench.ask(Verb::Acquire, &first), Vote::Granted);
+        assert_eq!(bench.place(&later), Some(0));
+    }
+
+    #[test]
+    fn expiry_is_a_turn_as_soon_as_anybody_looks() {
+        let bench = Bench::new();
+        let [holder, first, passer_by] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        bench.pass(TTL - Duration::from_secs(1));
+        bench.ask(Verb::Wait, &first);
+        bench.pass(Duration::from_secs(1));
+        let vote = bench.ask(Verb::Acquire, &passer_by);
+        assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+        assert!(first.is_told());
+    }
+
+    /// Rule: a reservation grants nothing, so whoever holds the lease elsewhere may join.
+    #[test]
+    fn a_reservation_gives_way_to_a_lease() {
+        let bench = Bench::new();
+        let [holder, first] = [1, 2].map(|t| bench.somebody(t));
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::YourTurn);
+        assert_eq!(bench.ask(Verb::Extend, &holder), Vote::Granted);
+        assert!(matches!(
+            bench.ask(Verb::Acquire, &first),
+            Vote::Held { .. }
+        ));
+        assert_eq!(bench.place(&first), Some(0));
+        bench.release(&holder);
+        assert!(first.is_told());
+        assert_eq!(bench.ask(Verb::Acquire, &first), Vote::Granted);
+    }
+
+    #[test]
+    fn a_lower_ticket_takes_a_reservation_over() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        bench.ask(Verb::Wait, &second);
+        bench.release(&holder);
+        assert!(second.is_told());
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::YourTurn);
+        assert!(!second.is_told(), "it is told that this is over");
+        assert!(matches!(
+            bench.ask(Verb::Acquire, &second),
+            Vote::Held { .. }
+        ));
+    }
+
+    #[test]
+    fn who_leaves_passes_the_turn_on() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        for waiter in [&first, &second] {
+            bench.ask(Verb::Wait, waiter);
+        }
+        bench.release(&holder);
+        bench.release(&first);
+        assert!(second.is_told());
+        assert_eq!(bench.ask(Verb::Acquire, &second), Vote::Granted);
+    }
+
+    /// A ticket that was overtaken is never granted; its owner hears of it.
+    #[test]
+    fn a_stale_ticket_is_struck() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 30].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        for waiter in [&first, &second] {
+            bench.ask(Verb::Wait, waiter);
+        }
+        // A lease of other nodes, with a larger token, is on this one for a while.
+        bench.release(&holder);
+        let other = bench.somebody(20);
+        assert_eq!(bench.ask(Verb::Extend, &other), Vote::Granted);
+        bench.release(&other);
+        assert!(second.is_told() && !first.is_told());
+        assert!(matches!(bench.ask(Verb::Wait, &first), Vote::Stale { .. }));
+        assert!(matches!(
+            bench.ask(Verb::Acquire, &first),
+            Vote::Held { .. }
+        ));
+    }
+
+    #[test]
+    fn the_dead_are_struck_and_the_living_are_not() {
+        let bench = Bench::new();
+        let [holder, dead, living] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        for waiter in [&dead, &living] {
+            bench.ask(Verb::Wait, waiter);
+        }
+        bench.pass(DEAD_AFTER);
+        assert_eq!(bench.place(&living), Some(1), "just alive");
+        bench.pass(Duration::from_millis(1));
+        assert_eq!(bench.place(&living), Some(0));
+        bench.release(&holder);
+        assert!(living.is_told() && !dead.is_told());
+    }
+
+    #[test]
+    fn a_turn_that_is_not_taken_is_over_and_told_again() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 3].map(|t| bench.somebody(t));
+        bench.ask(Verb::Acquire, &holder);
+        for waiter in [&first, &second] {
+            bench.ask(Verb::Wait, waiter);
+        }
+        bench.release(&holder);
+        first.ears.clear();
+        bench.pass(TURN);
+        // It may have missed the news: it lives, and is still the first.
+        bench.ask(Verb::Wait, &second);
+        assert!(first.is_told());
+    }
+}

@@ -1,0 +1,152 @@
+//! Tasks of one process that want the same name wait for each other here, and not on the
+//! nodes: one of them at a time has the turn to stand in line there. Who gives its lease back
+//! while another waits here passes the claim on, without a round trip.
+//!
+//! Each holder still has its own, larger token: see [`BLOCK`].
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::clock::Moment;
+use crate::core::Core;
+use crate::name::Name;
+use crate::options::Options;
+use crate::waiter::Won;
+
+/// The token of every claim is a multiple of this, so that those up to the next multiple are
+/// free for holders to whom the claim is passed on. They are above every token of an earlier
+/// claim and below every one of a later claim, and so need no vote.
+pub(crate) const BLOCK: u64 = 16;
+
+/// A claim is passed on for so long at most: others may be waiting on the nodes.
+const LONGEST: Duration = Duration::from_millis(10);
+
+/// The queues of all names for which somebody has or waits for a turn.
+#[derive(Default)]
+pub(crate) struct Turnstile {
+    names: Mutex<HashMap<Name, VecDeque<oneshot::Sender<Turn>>>>,
+}
+
+/// The right to stand in line on the nodes. Goes on to the next who waits when dropped.
+pub(crate) struct Turn {
+    core: Weak<Core>,
+    name: Name,
+    /// In a box: nearly all turns have none.
+    passed: Option<Box<Won>>,
+    /// Since when those before found no majority.
+    pub(crate) outage_since: Option<Moment>,
+}
+
+impl Turnstile {
+    /// Waits for the turn. `None` if it does not come before `until`.
+    ///
+    /// Cancel safety: if dropped, the turn goes to the next.
+    pub(crate) async fn enter(core: &Arc<Core>, name: &Name, until: Moment) -> Option<Turn> {
+        let turn = {
+            let mut names = core.turnstile.names();
+            match names.entry(name.clone()) {
+                Entry::Vacant(entry) => {
+                    entry.insert(VecDeque::new());
+                    return Some(Turn {
+                        core: Arc::downgrade(core),
+                        name: name.clone(),
+                        passed: None,
+                        outage_since: None,
+                    });
+                }
+                Entry::Occupied(mut entry) => {
+                    let (sender, receiver) = oneshot::channel();
+                    entry.get_mut().push_back(sender);
+                    receiver
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            turn = turn => turn.ok(),
+            () = core.clock.sleep_until(until), if until < Moment::FAR => None,
+            () = core.until_shut_down() => None,
+        }
+    }
+
+    fn names(&self) -> MutexGuard<'_, HashMap<Name, VecDeque<oneshot::Sender<Turn>>>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next who waits, if any; if none, nobody has the turn any more.
+    fn next(&self, name: &Name) -> Option<oneshot::Sender<Turn>> {
+        let mut names = self.names();
+        let queue = names.get_mut(name)?;
+        while let Some(next) = queue.pop_front() {
+            // Those who have gone away in the meantime are passed over.
+            if !next.is_closed() {
+                return Some(next);
+            }
+        }
+        names.remove(name);
+        None
+    }
+}
+
+impl Turn {
+    /// Whether a claim that was won at `won_at`, and `passes` holders ago, is to be passed on
+    /// to somebody here.
+    pub(crate) fn is_wanted(&self, won_at: Moment, passes: u64, now: Moment) -> bool {
+        let Some(core) = self.core.upgrade() else {
+            return false;
+        };
+        let bounded = passes + 1 < BLOCK && now.saturating_duration_since(won_at) < LONGEST;
+        let waits = |queue: &VecDeque<oneshot::Sender<Self>>| queue.iter().any(|w| !w.is_closed());
+        bounded && core.turnstile.names().get(&self.name).is_some_and(waits)
+    }
+
+    /// Passes a claim on to the next who waits here.
+    pub(crate) fn pass(mut self, claim: Won) {
+        self.passed = Some(Box::new(claim));
+    }
+
+    /// The claim that was passed on, if it will do for these options.
+    pub(crate) fn take(&mut self, options: &Options, now: Moment) -> Option<Won> {
+        let core = self.core.upgrade()?;
+        let passed = self.passed.take()?;
+        let fits = passed.fits(options) && now < passed.deadline;
+        match fits && !core.is_shut_down() {
+            true => Some(*passed),
+            false => {
+                core.janitor.give_back(passed.into_return());
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(core) = self.core.upgrade() else {
+            return;
+        };
+        while let Some(next) = core.turnstile.next(&self.name) {
+            let turn = Self {
+                core: Weak::clone(&self.core),
+                name: self.name.clone(),
+                passed: self.passed.take(),
+                outage_since: self.outage_since,
+            };
+            match next.send(turn) {
+                Ok(()) => return,
+                // It went away at this moment. Its turn must not go on by itself.
+                Err(mut turn) => {
+                    self.passed = turn.passed.take();
+                    turn.core = Weak::new();
+                }
+            }
+        }
+        if let Some(passed) = self.passed.take() {
+            core.janitor.post(passed.into_return());
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Waiting in line on real servers: whatever dies, no turn is missed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold::{Client, Error, Lease, Options};
+use leasehold_testkit::RedisServer;
+use tokio::task::JoinHandle;
+
+use crate::{LONG, client, patient, pause, until};
+
+/// So long that it is noticed when only the TTL frees a lock.
+fn long(options: Options) -> Options {
+    patient(options).ttl(LONG)
+}
+
+/// A call that waits, and stands in line on a majority of the nodes.
+async fn standing(client: &Client, name: &str) -> JoinHandle<Result<Lease, Error>> {
+    let stands = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&stands);
+    let mutex = client.mutex(name).with_options(long).with_options(|o| {
+        o.on_refusal(move |refusal| {
+            seen.fetch_or(refusal.place().is_some(), Ordering::SeqCst);
+        })
+    });
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    until("in line", || stands.load(Ordering::SeqCst)).await;
+    waiter
+}
+
+/// The waiter gets the lock, and not because a TTL is over.
+async fn served(waiter: JoinHandle<Result<Lease, Error>>) -> Lease {
+    let got = tokio::time::timeout(LONG / 2, waiter).await;
+    got.expect("in time").expect("no panic").expect("a lease")
+}
+
+async fn held(client: &Client, name: &str) -> Lease {
+    let mutex = client.mutex(name).with_options(long);
+    mutex.lock().await.expect("a lease")
+}
+
+/// Has a server do something.
+fn order(server: &RedisServer, command: &[&[u8]]) {
+    let reply = server.command(command);
+    assert!(!reply.starts_with('-'), "{reply}");
+}
+
+/// How many connections listen for news.
+fn subscriptions(server: &RedisServer) -> usize {
+    let list = server.command(&[b"CLIENT", b"LIST", b"TYPE", b"pubsub"]);
+    list.matches(" addr=").count()
+}
+
+/// The commands that clients have sent so far, without those that this asks with.
+fn commands(server: &RedisServer) -> usize {
+    let stats = server.command(&[b"INFO", b"commandstats"]);
+    let calls = stats.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let count: usize = rest.split(',').next()?.parse().ok()?;
+        ["evalsha", "eval", "ping", "subscribe"]
+            .contains(&name)
+            .then_some(count)
+    });
+    calls.sum()
+}
+
+/// The server has told of a turn without anybody hearing it: the connection is dead.
+#[tokio::test]
+async fn a_subscription_that_dies_is_made_again() {
+    let servers = RedisServer::start_many(3);
+    let (one, two) = (client(&servers).await, client(&servers).await);
+    for round in 0..10 {
+        let lease = held(&one, "a").await;
+        let waiter = standing(&two, "a").await;
+        for server in &servers {
+            order(server, &[b"CLIENT", b"KILL", b"TYPE", b"pubsub"]);
+        }
+        pause(round).await;
+        lease.release().await;
+        served(waiter).await.release().await;
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_die_or_go_silent_do_not_hold_up_a_turn() {
+    let mut servers = RedisServer::start_many(5);
+    let (one, two) = (client(&servers).await, client(&servers).await);
+    for fault in 0..4 {
+        let lease = held(&one, "a").await;
+        let waiter = standing(&two, "a").await;
+        match fault {
+            0 => servers[0].kill(),
+            1 => servers[1].stop(),
+            2 => servers[0].restart(),
+            _ => servers[1].resume(),
+        }
+        lease.release().await;
+        served(waiter).await.release().await;
+    }
+}
+
+/// The line is gone with the server's memory; those who wait stand there again.
+#[tokio::test]
+async fn a_line_that_was_forgotten_forms_again() {
+    let servers = RedisServer::start_many(3);
+    let clients = [
+        client(&servers).await,
+        client(&servers).await,
+        client(&servers).await,
+    ];
+    let lease = held(&clients[0], "a").await;
+    let first = standing(&clients[1], "a").await;
+    pause(5).await;
+    let second = standing(&clients[2], "a").await;
+    // A minority forgets everything, and another its scripts.
+    order(&servers[0], &[b"FLUSHALL"]);
+    order(&servers[1], &[b"SCRIPT", b"FLUSH"]);
+    lease.release().await;
+    let lease = served(first).await;
+    lease.release().await;
+    served(second).await.release().await;
+}
+
+/// The holder dies: the lock goes to the first in line when it has expired.
+#[tokio::test]
+async fn expiry_is_a_turn_too() {
+    let servers = RedisServer::start_many(1);
+    let two = client(&servers).await;
+    let gone = client(&servers).await;
+    let short = |o: Options| {
+        patient(o)
+            .ttl(Duration::from_millis(700))
+            .node_timeout(Duration::from_millis(500))
+            .without_renewal()
+    };
+    let lease = gone
+        .mutex("a")
+        .with_options(short)
+        .lock()
+        .await
+        .expect("a lease");
+    let since = Instant::now();
+    let waiter = standing(&two, "a").await;
+    std::mem::forget(lease);
+    served(waiter).await.release().await;
+    assert!(since.elapsed() >= Duration::from_millis(600), "too early");
+}
+
+/// Another library gives its lock back and tells nobody.
+#[tokio::test]
+async fn a_foreign_release_is_found_by_asking() {
+    let servers = RedisServer::start_many(3);
+    let two = client(&servers).await;
+    for server in &servers {
+        order(server, &[b"SET", b"a", b"somebody else", b"PX", b"60000"]);
+    }
+    let waiter = standing(&two, "a").await;
+    pause(100).await;
+    assert!(!waiter.is_finished());
+    for server in &servers {
+        order(server, &[b"DEL", b"a"]);
+    }
+    let since = Instant::now();
+    served(waiter).await.release().await;
+    assert!(since.elapsed() < LONG / 4, "{:?}", since.elapsed());
+}
+
+/// A user who may not subscribe or publish waits all the same, and asks once a second.
+#[tokio::test]
+async fn without_a_permission_to_listen_it_asks() {
+    let servers = RedisServer::start_many(1);
+    let acl: [&[u8]; 10] = [
+        b"ACL",
+        b"SETUSER",
+        b"deaf",
+        b"on",
+        b">secret",
+        b"~*",
+        b"resetchannels",
+        b"+@all",
+        b"-subscribe",
+        b"-publish",
+    ];
+    assert_eq!(servers[0].command(&acl), "+OK\r\n");
+    let url = servers[0].url().replace("redis://", "redis://deaf:secret@");
+    let deaf = Client::builder()
+        .node(url)
+        .connect()
+        .await
+        .expect("it works");
+    let one = client(&servers).await;
+    let lease = held(&one, "a").await;
+    let waiter = standing(&deaf, "a").await;
+    lease.release().await;
+    served(waiter).await.release().await;
+    // And it hands over to those who do listen.
+    let lease = held(&deaf, "a").await;
+    let waiter = standing(&one, "a").await;
+    lease.release().await;
+    served(waiter).await.release().await;
+}
+
+/// The permissions that the documents ask for are enough to wait and to be told.
+#[tokio::test]
+async fn the_documented_permissions_are_enough() {
+    let servers = RedisServer::start_many(1);
+    let documents = include_str!("../../../../docs/deployment.md");
+    let rules = documents
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER"));
+    let rules: Vec<_> = rules.expect("documented").split(' ').collect();
+    let rules: Vec<_> = rules.iter().map(|rule| rule.as_bytes()).collect();
+    assert_eq!(servers[0].command(&rules), "+OK\r\n");
+    let url = servers[0].url().replace("://", "://locks:PASSWORD@");
+    let connect = || Client::builder().node(&url).connect();
+    let (one, two) = (
+        connect().await.expect("allowed"),
+        connect().await.expect("allowed"),
+    );
+    for _ in 0..3 {
+        let lease = held(&one, "orders/1").await;
+        let waiter = standing(&two, "orders/1").await;
+        until("it listens", || subscriptions(&servers[0]) == 1).await;
+        lease.extend().await.expect("extended");
+        lease.release().await;
+        served(waiter).await.release().await;
+    }
+    let seen = one.inspect("orders/1").await.expect("allowed");
+    assert!(seen.is_conclusive());
+    let log = servers[0].command(&[b"ACL", b"LOG"]);
+    assert_eq!(log, "*0\r\n", "something was refused");
+}
+
+/// One subscription for all names and all who wait, and none when nobody has waited.
+#[tokio::test]
+async fn one_subscription_whatever_the_number_of_names() {
+    let servers = RedisServer::start_many(1);
+    let (one, two) = (client(&servers).await, client(&servers).await);
+    let mut leases = Vec::new();
+    let mut waiters = Vec::new();
+    for name in 0..30 {
+        let name = format!("n{name}");
+        leases.push(held(&one, &name).await);
+        assert_eq!(subscriptions(&servers[0]), usize::from(!waiters.is_empty()));
+        waiters.push(standing(&two, &name).await);
+        until("subscribed", || subscriptions(&servers[0]) == 1).await;
+    }
+    for lease in leases {
+        lease.release().await;
+    }
+    for waiter in waiters {
+        served(waiter).await.release().await;
+    }
+}
+
+/// Waiting costs a request a second, and that of a ping from time to time.
+#[tokio::test]
+async fn those_who_wait_ask_once_a_second() {
+    let servers = RedisServer::start_many(1);
+    let holder = client(&servers).await;
+    let lease = held(&holder, "a").await;
+    let mut clients = Vec::new();
+    let mut waiters = Vec::new();
+    for _ in 0..10 {
+        let client = client(&servers).await;
+        waiters.push(standing(&client, "a").await);
+        clients.push(client);
+    }
+    until("all listen", || subscriptions(&servers[0]) == 10).await;
+    // Those who have just begun to listen ask at once.
+    pause(500).await;
+    let (before, since) = (commands(&servers[0]), Instant::now());
+    pause(5000).await;
+    let asked = commands(&servers[0]) - before;
+    let most = 10.0 * (since.elapsed().as_secs_f64() + 1.0) * 1.3;
+    assert!((asked as f64) < most, "{asked} requests");
+    assert!(asked >= 20, "{asked} requests: do they live?");
+    lease.release().await;
+    for waiter in waiters {
+        served(waiter).await.release().await;
+    }
+}
+
+/// Side keys go away with the last who waits.
+#[tokio::test]
+async fn nothing_is_left_of_a_line() {
+    let servers = RedisServer::start_many(1);
+    let (one, two) = (client(&servers).await, client(&servers).await);
+    let lease = held(&one, "a").await;
+    let waiter = standing(&two, "a").await;
+    assert!(
+        servers[0]
+            .get(b"leasehold:fence:{a}")
+            .is_some_and(|fence| fence.ends_with(b"+"))
+    );
+    lease.release().await;
+    served(waiter).await.release().await;
+    for kind in ["line", "seen", "bell"] {
+        let key = format!("leasehold:{kind}:{{a}}");
+        assert_eq!(servers[0].command(&[b"EXISTS", key.as_bytes()]), ":0\r\n");
+    }
+    let plain = |fence: Vec<u8>| fence.iter().all(u8::is_ascii_digit);
+    until("the mark is gone", || {
+        servers[0].get(b"leasehold:fence:{a}").is_some_and(plain)
+    })
+    .await;
+}
