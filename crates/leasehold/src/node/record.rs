@@ -229,6 +229,15 @@ mod tests {
             }
         }
 
+        /// One who holds the lock, and two who wait for it.
+        fn line(&self, tickets: [u64; 3]) -> [Somebody; 3] {
+            let [holder, first, second] = tickets.map(|ticket| self.somebody(ticket));
+            assert_eq!(self.ask(Verb::Acquire, &holder), Vote::Granted);
+            assert_eq!(self.place(&first), Some(0));
+            assert_eq!(self.place(&second), Some(1));
+            [holder, first, second]
+        }
+
         fn ask(&self, verb: Verb, who: &Somebody) -> Vote {
             let (sender, receiver) = mpsc::channel();
             let tally = Arc::new(Answer(sender));
@@ -323,11 +332,7 @@ mod tests {
     #[test]
     fn who_leaves_passes_the_turn_on() {
         let bench = Bench::new();
-        let [holder, first, second] = [1, 2, 3].map(|t| bench.somebody(t));
-        bench.ask(Verb::Acquire, &holder);
-        for waiter in [&first, &second] {
-            bench.ask(Verb::Wait, waiter);
-        }
+        let [holder, first, second] = bench.line([1, 2, 3]);
         bench.release(&holder);
         bench.release(&first);
         assert!(second.is_told());
@@ -338,11 +343,7 @@ mod tests {
     #[test]
     fn a_stale_ticket_is_struck() {
         let bench = Bench::new();
-        let [holder, first, second] = [1, 2, 30].map(|t| bench.somebody(t));
-        bench.ask(Verb::Acquire, &holder);
-        for waiter in [&first, &second] {
-            bench.ask(Verb::Wait, waiter);
-        }
+        let [holder, first, second] = bench.line([1, 2, 30]);
         // A lease of other nodes, with a larger token, is on this one for a while.
         bench.release(&holder);
         let other = bench.somebody(20);
@@ -359,11 +360,7 @@ mod tests {
     #[test]
     fn the_dead_are_struck_and_the_living_are_not() {
         let bench = Bench::new();
-        let [holder, dead, living] = [1, 2, 3].map(|t| bench.somebody(t));
-        bench.ask(Verb::Acquire, &holder);
-        for waiter in [&dead, &living] {
-            bench.ask(Verb::Wait, waiter);
-        }
+        let [holder, dead, living] = bench.line([1, 2, 3]);
         bench.pass(DEAD_AFTER);
         assert_eq!(bench.place(&living), Some(1), "just alive");
         bench.pass(Duration::from_millis(1));
@@ -375,11 +372,7 @@ mod tests {
     #[test]
     fn a_turn_that_is_not_taken_is_over_and_told_again() {
         let bench = Bench::new();
-        let [holder, first, second] = [1, 2, 3].map(|t| bench.somebody(t));
-        bench.ask(Verb::Acquire, &holder);
-        for waiter in [&first, &second] {
-            bench.ask(Verb::Wait, waiter);
-        }
+        let [holder, first, second] = bench.line([1, 2, 3]);
         bench.release(&holder);
         first.ears.clear();
         bench.pass(TURN);
