@@ -137,7 +137,9 @@ impl<'a> View<'a> {
         let waited = Moment::now().saturating_duration_since(self.started);
         if self.reporter.is_live() {
             let line = self.line.get_or_insert_with(new_line);
-            line.set_message(format!("waiting for {}: {}", short(waited), describe(seen)));
+            let (waited, place, who) = (short(waited), place(seen), describe(seen));
+            // The line is cut off at the edge: what changes comes first.
+            line.set_message(format!("waiting for {waited}{place}: {who}"));
             line.tick();
         } else if !self.told.as_ref().is_some_and(|told| told.is_of(seen)) {
             self.told = Some(seen.clone());
@@ -146,7 +148,8 @@ impl<'a> View<'a> {
                 before: seen.place,
                 waited_ms: millis(waited),
             };
-            self.reporter.tell(event, || describe(seen));
+            self.reporter
+                .tell(event, || format!("{}{}", describe(seen), place(seen)));
         }
     }
 
@@ -165,17 +168,17 @@ fn new_line() -> ProgressBar {
     line
 }
 
+fn place(seen: &Seen) -> String {
+    match seen.place {
+        Some(0) => ", next in line".to_owned(),
+        Some(before) => format!(", {before} before this one"),
+        None => String::new(),
+    }
+}
+
 fn describe(seen: &Seen) -> String {
     match (&seen.holder, &seen.outage) {
-        (Some(holder), _) => {
-            let place = match seen.place {
-                Some(0) => "; next in line",
-                Some(1) => "; 1 before this one",
-                Some(before) => &format!("; {before} before this one"),
-                None => "",
-            };
-            format!("held by {}{place}", with_age(holder))
-        }
+        (Some(holder), _) => format!("held by {}", with_age(holder)),
         (None, Some(nodes)) => format!("no majority yet ({nodes})"),
         (None, None) => "held by another".to_owned(),
     }

@@ -239,8 +239,13 @@ impl<'a> Waiting<'a> {
                     Err(refused) => refused,
                 };
                 if !self.retokens(refused.advice).await {
-                    self.disappointed(refused)?;
-                    // Somebody was quicker.
+                    let contended = matches!(refused.advice, Advice::Contended { .. });
+                    let pause = self.disappointed(refused)?;
+                    if !contended {
+                        self.core.clock.sleep(pause).await;
+                    }
+                    // Somebody was quicker, or it was too late: with the next token that can
+                    // win, it keeps its place.
                     self.ticket.at_least = token.saturating_add(1);
                     self.ticket.lowest = true;
                 }

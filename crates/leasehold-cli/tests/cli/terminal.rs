@@ -96,10 +96,9 @@ fn one_line_says_who_is_waited_for() {
     let mut session = Session::start(&place, &[]);
     session.type_keys("$L run a -- echo it is mine\n");
     session.see("leasehold: waiting for ");
-    session.see(&format!(": held by pid {} on ", holder.pid()));
+    session.see(", next in line: held by pid ");
+    session.see(&format!("{} on ", holder.pid()));
     session.see("(nightly)");
-    session.see("since ");
-    session.see("next in line");
     std::fs::write(place.file("go"), "").expect("written");
     session.see("it is mine\r\n");
 }

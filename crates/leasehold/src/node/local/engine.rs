@@ -9,14 +9,14 @@ use super::bells::Bells;
 use super::failure::Failure;
 use super::post::{Letter, Post};
 use super::store::{Outcome, Store};
+use super::tidying::{self, Reach, Tidier};
 use crate::clock::{Clock, Moment};
 use crate::name::Name;
 use crate::node::{Call, NodeError, NodeSettings, Sighting, Verb, Vote};
 
 /// After so many transactions it is time to see how much has piled up.
 const LOOK_EVERY: u32 = 256;
-/// What may pile up beside the file while it is in use, and what may be left there.
-const MUCH: u64 = 4 << 20;
+/// What may be left beside the file, in bytes.
 const A_LITTLE: u64 = 1 << 20;
 /// A vote on the spot that took longer says that the disk is busy, or the machine.
 const LONG: Duration = Duration::from_millis(10);
@@ -31,6 +31,7 @@ pub(super) struct Engine {
     status: Arc<Status>,
     store: Option<Store>,
     post: Post,
+    tidier: Tidier,
     transactions: u32,
     /// Until then nothing is done on the spot.
     busy_until: Moment,
@@ -38,8 +39,6 @@ pub(super) struct Engine {
 
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// How long tidying up may wait for others.
-const TIDY_PATIENCE: Duration = Duration::from_millis(100);
 
 /// What is to be said, when nothing is locked any more.
 #[must_use = "nobody has been told yet"]
@@ -68,7 +67,8 @@ impl Engine {
         bells: Arc<Bells>,
     ) -> Self {
         Self {
-            post: Post::new(&path, bells),
+            post: Post::new(&path, Arc::clone(&bells)),
+            tidier: Tidier::new(&path, settings.clock.clone(), bells),
             path,
             clock: settings.clock.clone(),
             open_patience: settings.connect_timeout,
@@ -85,7 +85,8 @@ impl Engine {
         if calls.iter().any(|call| call.verb() == Verb::Wait) {
             self.post.listen();
         }
-        match self.try_to_vote(&calls, patience) {
+        self.transactions += 1;
+        match self.patiently(patience, |store, post| store.vote(&calls, post)) {
             Ok(outcome) => self.said(calls, outcome),
             Err(failure) => {
                 let error = failure.into_error();
@@ -103,28 +104,29 @@ impl Engine {
     pub(super) fn vote_on_the_spot(&mut self, call: Call) -> Result<Said, Call> {
         let started = self.clock.now();
         // Who waits may have to start to listen.
-        if call.verb() == Verb::Wait || self.store.is_none() || started < self.busy_until {
+        if call.verb() == Verb::Wait || started < self.busy_until {
             return Err(call);
         }
+        let store = self.store.as_mut().filter(|store| store.is_current());
+        let Some(store) = store else {
+            return Err(call);
+        };
+        self.transactions += 1;
         let calls = [call];
-        let outcome = self.try_to_vote(&calls, Duration::ZERO);
+        let outcome = store.vote(&calls, &self.post);
         let ended = self.clock.now();
         if ended.saturating_duration_since(started) > LONG {
             self.busy_until = ended + BREAK;
         }
         match outcome {
             Ok(outcome) => Ok(self.said(calls.into(), outcome)),
-            // Nothing of it counts. It is for those who have time to try again.
+            // It is for those who have time to try again, and to find out what is wrong. All
+            // calls may be repeated.
             Err(_) => {
                 let [call] = calls;
                 Err(call)
             }
         }
-    }
-
-    fn try_to_vote(&mut self, calls: &[Call], patience: Duration) -> Result<Outcome, Failure> {
-        self.transactions += 1;
-        self.patiently(patience, |store, post| store.vote(calls, post))
     }
 
     /// Works on the file, again and again while others do. They need it for microseconds, so
@@ -195,25 +197,24 @@ impl Engine {
     /// does.
     pub(super) fn flush(&mut self) {
         self.post.rest();
-        self.tidy_beyond(A_LITTLE);
+        if self.log_size() > A_LITTLE {
+            let tidied = self.patiently(tidying::PATIENCE, |store, post| {
+                store.tidy(post, Reach::All)
+            });
+            tidying::report(tidied);
+        }
     }
 
     /// Tidies up if it is time to.
     pub(super) fn tidy_if_due(&mut self) {
         if self.transactions >= LOOK_EVERY {
             self.transactions = 0;
-            self.tidy_beyond(MUCH);
+            let size = self.log_size();
+            self.tidier.look(size);
         }
     }
 
-    fn tidy_beyond(&mut self, size: u64) {
-        let is_due = |store: &Store| store.log_size() > size;
-        if !self.store.as_ref().is_some_and(is_due) {
-            return;
-        }
-        let tidied = self.patiently(TIDY_PATIENCE, Store::tidy);
-        if let Err(failure) = tidied {
-            tracing::debug!(why = %failure.into_error(), "cannot tidy up the store");
-        }
+    fn log_size(&self) -> u64 {
+        self.store.as_ref().map_or(0, Store::log_size)
     }
 }

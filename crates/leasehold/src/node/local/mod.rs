@@ -6,7 +6,6 @@ mod desk;
 mod engine;
 mod failure;
 mod line;
-mod listener;
 mod opening;
 mod post;
 mod process;
@@ -14,6 +13,8 @@ mod rows;
 mod sockets;
 mod store;
 mod thread;
+mod tidying;
+mod waking;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};

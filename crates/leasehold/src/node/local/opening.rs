@@ -92,6 +92,9 @@ impl Store {
         // Whatever runs in the background of others, votes do not wait for it.
         self.connection
             .pragma_update(None, "wal_autocheckpoint", 0)?;
+        // A log that was long is cut when it begins anew.
+        self.connection
+            .pragma_update_and_check(None, "journal_size_limit", 1 << 20, |_| Ok(()))?;
         self.connection.set_prepared_statement_cache_capacity(32);
         Ok(())
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::bells::Bells;
 use super::line::Address;
-use super::listener::Listener;
 use super::sockets::{Line, Sockets};
+use super::waking::Listener;
 use crate::name::Name;
 use crate::node::{Bell, News};
 

@@ -1,6 +1,5 @@
 //! The sockets beside the store, at which those who wait are told.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ pub(super) struct Sockets {
     mode: u32,
     /// A short way there: the paths of sockets may be about 100 bytes long.
     #[cfg(target_os = "linux")]
-    dir: OwnedFd,
+    dir: std::os::fd::OwnedFd,
 }
 
 /// How somebody can be reached.

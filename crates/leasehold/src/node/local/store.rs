@@ -4,15 +4,14 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rusqlite::{Connection, params};
+use rusqlite::Connection;
 
 use super::desk::{Desk, Office};
 use super::failure::Failure;
 use super::line;
 use super::opening::FileId;
 use super::post::{Letter, Post};
-use super::process::Realm;
-use super::rows::{Now, Row, from_sql, to_sql};
+use super::rows::{Now, Row, from_sql};
 use crate::clock::Clock;
 use crate::name::Name;
 use crate::node::rules::{self, Constants, Write};
@@ -143,51 +142,11 @@ impl Store {
     }
 
     /// Strikes those who waited in processes that are dead.
-    fn strike_the_dead(&self, of: Option<&Name>, post: &Post) -> Result<(), Failure> {
+    pub(super) fn strike_the_dead(&self, of: Option<&Name>, post: &Post) -> Result<(), Failure> {
         for socket in line::sockets(&self.connection, of)? {
             if post.is_dead(&socket) {
                 line::strike(&self.connection, &socket)?;
             }
-        }
-        Ok(())
-    }
-
-    /// How much has piled up beside the file, in bytes.
-    pub(super) fn log_size(&self) -> u64 {
-        let mut log = self.path.clone().into_os_string();
-        log.push("-wal");
-        std::fs::metadata(log).map_or(0, |log| log.len())
-    }
-
-    /// Forgets names that nobody has used for so long that a missing fence means the same,
-    /// strikes the dead, and writes back what has piled up beside the file.
-    pub(super) fn tidy(&mut self, post: &Post) -> Result<(), Failure> {
-        let now = Now::new(&self.clock, 0);
-        self.strike_the_dead(None, post)?;
-        line::tidy(&self.connection, &now)?;
-        // A lock is timed as in `rows`: the wall clock may have been set.
-        self.connection.execute(
-            "DELETE FROM names WHERE fence_until_us < ?1 AND line = 0 AND (owner IS NULL
-                 OR CASE WHEN clock IS NOT NULL AND clock = ?2 THEN expires_boot_ns <= ?3
-                         ELSE expires_unix_us <= ?1 END)",
-            params![
-                to_sql(now.unix_us),
-                Realm::here().clock,
-                to_sql(now.boot.as_nanos())
-            ],
-        )?;
-        self.write_back()
-    }
-
-    /// Writes everything back, and begins the log anew if nobody reads it at the moment. What
-    /// the log still has counts as not written back to the first process that opens the file
-    /// after the last has closed it, so without that it would grow from process to process.
-    fn write_back(&mut self) -> Result<(), Failure> {
-        // Those who work are not to wait for this: nearly everything is written, and waited
-        // for, without keeping them out; then little is left to do while they are.
-        for how in ["passive", "truncate"] {
-            self.connection
-                .pragma(None, "wal_checkpoint", how, |_| Ok(()))?;
         }
         Ok(())
     }

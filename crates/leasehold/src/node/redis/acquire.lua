@@ -35,7 +35,7 @@ local line, owner, token = has_line(known), redis.call('GET', KEYS[1]), tonumber
 
 -- Its turn, on which nobody can have a say any more. Nor need the epoch or the clock be looked
 -- at, for the same reasons.
-if line and owner == ARGV[1] and not ARGV[4] and FLOOR < token and effective(known, 0) < token then
+if line and owner == ARGV[1] and not ARGV[4] and effective(known, 0) < token then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
   redis.call('SET', KEYS[2], ARGV[2] .. '+', 'PX', fence_ms(ARGV[3]))
   leave(KEYS[2], ARGV[1])

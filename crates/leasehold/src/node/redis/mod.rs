@@ -36,8 +36,8 @@ impl Target {
     /// Reads a URL. The error says what is wrong without showing the URL, which may
     /// hold a password.
     pub(crate) fn parse(url: &str, settings: &NodeSettings) -> Result<Self, String> {
-        const FORMS: &str = "expected redis://[user:pass@]host[:port][/db], rediss://… or \
-                             redis+unix:///path";
+        const FORMS: &str = "expected redis://[user:pass@]host[:port][/db], rediss://…, \
+                             redis+unix:///path, or local: for the embedded store";
         let scheme = url.split_once("://").map(|(scheme, _)| scheme);
         match scheme {
             Some("redis" | "rediss" | "valkey" | "valkeys") => {}
