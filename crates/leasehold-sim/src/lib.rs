@@ -1,7 +1,7 @@
 //! A seeded, deterministic simulator of leasehold.
 //!
-//! The library's own quorum, lease, keeper, janitor and mutex code runs here, on simulated
-//! nodes, a simulated network and simulated clocks, on one thread, from a seed. Nothing of it
+//! The library's own quorum, waiter, lease, keeper, janitor and mutex code runs here, on
+//! simulated nodes, a simulated network and simulated clocks, on one thread, from a seed. Nothing of it
 //! is written anew for the simulation. Faults strike at rates that the seed gives, checkers
 //! hold what happens against what is promised, and the same seed always gives the same run.
 //!

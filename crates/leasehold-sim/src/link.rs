@@ -387,7 +387,7 @@ impl End {
         reply: Reply,
         told: &mut Answers,
     ) {
-        if let Reply::Hello { epoch, up } = reply {
+        if let Reply::Hello { epoch, up, .. } = reply {
             let quarantine = match &state.session {
                 // The run is the same, and so is what it began with.
                 Some(session) => session.quarantine,

@@ -15,7 +15,7 @@ use crate::link::End;
 use crate::nemesis;
 use crate::plan::Plan;
 use crate::process::{Process, Source};
-use crate::server::Request;
+use crate::server::{Reply, Request};
 use crate::switchboard::Telling;
 use crate::sync::locked;
 use crate::world::World;
@@ -236,6 +236,10 @@ impl Network {
             return self.refuse(world, id);
         };
         world.trace_vote(server, &message.request, &reply, !open);
+        if let Reply::Hello { new: true, .. } = reply {
+            // It grants only what is far ahead of its clock, and so of the others' clocks.
+            world.unsettle(world.plan.longest_catching_up());
+        }
         self.tell(world, server, tellings);
         if !world.is_calm() && world.dice.chance(world.plan.repeat) {
             world.strike(Fault::Repeated);

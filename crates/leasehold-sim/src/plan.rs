@@ -176,6 +176,12 @@ impl Plan {
         self.by_slow_clocks(self.longest_guard() + 5 * self.longest_ttl() + 5 * SECOND)
     }
 
+    /// How long it may take until the clocks of all nodes allow the tokens that one of them
+    /// asks for which has just lost its memory: they are apart by S / 4, and stray.
+    pub fn longest_catching_up(&self) -> Nanos {
+        self.by_slow_clocks(self.constants.skew.as_nanos() as Nanos / 4 + 4 * SECOND)
+    }
+
     /// How long a span may truly be that is counted by a clock of the run.
     pub fn by_slow_clocks(&self, span: Nanos) -> Nanos {
         match self.mode {

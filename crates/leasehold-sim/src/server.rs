@@ -38,6 +38,8 @@ pub enum Reply {
         epoch: Epoch,
         /// How long it has been up, in whole seconds.
         up: Duration,
+        /// The epoch begins with this.
+        new: bool,
     },
     /// To a claim.
     Vote(Vote),
@@ -124,6 +126,7 @@ impl Server {
                 // The first run began long before the simulation did.
                 let before = u64::from(state.runs == 0) * 86_400;
                 Reply::Hello {
+                    new: !state.store.is_of_run(run),
                     epoch: state.store.greet(run, now_us),
                     up: Duration::from_secs(before + (now - state.up_since) / SECOND),
                 }

@@ -202,7 +202,9 @@ impl Desk<'_> {
         match self.ask.verb {
             Verb::Acquire => {
                 let takes = matches!(rules::acquire(&self.view(), claim).1, Write::Lock { .. });
-                entry.fence.is_some() && entry.lock.is_none() && !entry.lined && takes
+                let free = entry.lock.is_none() && !entry.lined;
+                let its_turn = owned && entry.lined;
+                entry.fence.is_some() && takes && (free || its_turn)
             }
             Verb::Wait => false,
             Verb::Extend => owned && entry.fence.is_some_and(|(f, _)| f == claim.token()),
