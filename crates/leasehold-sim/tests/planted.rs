@@ -6,15 +6,19 @@ use leasehold_sim::{Bug, batch};
 /// A bug, the promises of which it must break one, and within how many seeds: five to ten
 /// times what it takes on average.
 const PLANTED: [(&str, &[&str], u64); 24] = [
-    ("validity-from-reply", &["exclusion", "lost() in time"], 800),
+    (
+        "validity-from-reply",
+        &["exclusion", "lost() in time"],
+        1_500,
+    ),
     ("no-drift", &["exclusion"], 1_500),
     ("owner-per-client", &["exclusion", "lost() in time"], 20),
-    ("subset-majority", &["exclusion", "lost() in time"], 6_000),
+    ("subset-majority", &["exclusion", "lost() in time"], 10_000),
     ("failed-attempt-kept", &["nothing left", "progress"], 30),
     ("late-grant-kept", &["nothing left", "progress"], 20),
     ("chases-fence", &["progress"], 2_500),
     ("lost-too-late", &["lost() in time"], 20),
-    ("ties-win", &["tokens", "no lost update"], 1_000),
+    ("ties-win", &["tokens", "no lost update"], 300),
     ("fence-dies-with-lock", &["tokens"], 20),
     ("missing-fence-is-zero", &["tokens"], 300),
     ("no-restart-guard", &["exclusion", "lost() in time"], 500),
@@ -32,12 +36,12 @@ const PLANTED: [(&str, &[&str], u64); 24] = [
     (
         "handed-over-validity-from-reply",
         &["exclusion", "lost() in time"],
-        2_000,
+        3_000,
     ),
     ("reservation-is-grant", &["exclusion", "tokens"], 20),
     ("gives-up-in-silence", &["nothing left"], 70),
     ("resource-unfenced", &["no lost update"], 70),
-    ("resource-ignores-reads", &["no lost update"], 300),
+    ("resource-ignores-reads", &["no lost update"], 500),
 ];
 
 #[test]
