@@ -38,6 +38,7 @@ use crate::quorum::{Canvass, NodeSet, Question};
 pub struct Detached {
     core: Arc<Core>,
     claim: Arc<Claim>,
+    token: u64,
     drift: Duration,
     timeout: Duration,
 }
@@ -47,6 +48,7 @@ impl Detached {
         Self {
             core: Arc::clone(core),
             claim: Arc::clone(&held.claim),
+            token: held.token,
             drift: held.drift,
             timeout: held.timeout,
         }
@@ -64,6 +66,7 @@ impl Detached {
         Ok(Self {
             core,
             claim: Arc::new(claim),
+            token,
             drift: options.drift_of_ttl(),
             timeout: options.timeout_of_node(),
         })
@@ -77,10 +80,13 @@ impl Detached {
         std::str::from_utf8(&self.claim.owner).unwrap_or_default()
     }
 
-    /// The fencing token.
+    /// The fencing token. From [`Lease::detach`](crate::Lease::detach) it is the lease's. One
+    /// made of an owner value knows the first token of that claim only: a lease that was passed
+    /// on from task to task before has a larger one, which must be handed on beside the owner.
+    /// Leases taken with [`Options::detached`](crate::Options::detached) are never passed on.
     #[must_use]
     pub fn token(&self) -> u64 {
-        self.claim.token
+        self.token
     }
 
     /// The lock's name, as it stands on the nodes.
@@ -139,7 +145,7 @@ impl Detached {
         if canvass.with_round(|round| round.is_refuted()) {
             return Error::Lost {
                 name: self.claim.name.clone(),
-                token: self.claim.token,
+                token: self.token,
             };
         }
         Error::NoMajority(Box::new(self.core.refused(&self.claim, canvass)))

@@ -17,7 +17,6 @@ use crate::planted;
 use crate::quorum::round::{self, Decision};
 use crate::quorum::{Canvass, NodeSet, Question};
 use crate::turnstile::Turn;
-use crate::waiter::Won;
 
 /// The states of a lease. Others are a [`Loss`].
 const HELD: u8 = 0;
@@ -54,6 +53,38 @@ impl fmt::Display for Loss {
             Self::MaxHold => "it had been held for as long as it may be",
             Self::RuntimeEnded => "the runtime that renewed it has ended",
         })
+    }
+}
+
+/// A claim that a majority granted, on its way to become a lease.
+pub(crate) struct Won {
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) rounds: Rounds,
+    /// When the last request that the deadline rests on was sent.
+    pub(crate) sent_at: Moment,
+    pub(crate) deadline: Moment,
+    /// The holder's own, which is the claim's for the first.
+    pub(crate) token: u64,
+    /// When the claim was asked for, and when this holder got it.
+    pub(crate) won_at: Moment,
+    pub(crate) taken_at: Moment,
+    pub(crate) timeout: Duration,
+    pub(crate) drift: Duration,
+    pub(crate) label: Arc<str>,
+}
+
+impl Won {
+    /// Whether a call with these options can take over what another has won.
+    pub(crate) fn fits(&self, options: &Options) -> bool {
+        let same = (self.claim.ttl, &self.label) == (options.ttl, &options.label);
+        // The deadline was counted with this drift.
+        let timing = (self.drift, self.timeout);
+        same && !options.detached && timing == (options.drift_of_ttl(), options.timeout_of_node())
+    }
+
+    /// To be given back, because nobody wants it.
+    pub(crate) fn into_return(self) -> Return {
+        to_return(&self.claim, &self.rounds, self.timeout, self.sent_at, None)
     }
 }
 
@@ -335,6 +366,7 @@ impl Held {
             won_at: self.won_at,
             taken_at: now,
             timeout: self.timeout,
+            drift: self.drift,
             label: Arc::clone(&self.label),
         };
         drop(rounds);
@@ -385,7 +417,7 @@ impl Held {
 }
 
 /// What has to be given back of a claim that was won.
-pub(crate) fn to_return(
+fn to_return(
     claim: &Arc<Claim>,
     rounds: &Rounds,
     timeout: Duration,

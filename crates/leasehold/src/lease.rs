@@ -9,13 +9,12 @@ use crate::clock::Moment;
 use crate::core::Core;
 use crate::detached::Detached;
 use crate::error::Error;
-use crate::held::{Held, Loss, Progress};
+use crate::held::{Held, Loss, Progress, Won};
 use crate::janitor::Return;
 use crate::node::Holders;
 use crate::options::Options;
 use crate::quorum::round::Decision;
 use crate::turnstile::Turn;
-use crate::waiter::Won;
 
 /// A lock that is held, for a time. Released when dropped.
 ///

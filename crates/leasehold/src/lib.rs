@@ -36,6 +36,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backoff;
+mod bid;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod builder;

@@ -6,7 +6,11 @@ use std::time::Duration;
 use crate::clock::{Clock, Moment};
 use crate::name::Name;
 use crate::node::rules::MAX_TOKEN;
-use crate::turnstile::BLOCK;
+
+/// The token of every claim is a multiple of this, so that those up to the next multiple are
+/// free for holders to whom the claim is passed on. They are above every token of an earlier
+/// claim and below every one of a later claim, and so need no vote.
+pub(crate) const BLOCK: u64 = 16;
 
 /// Clocks this close to each other are aligned.
 const ALIGNED: Duration = Duration::from_millis(5);

@@ -13,14 +13,10 @@ use tokio::sync::oneshot;
 
 use crate::clock::Moment;
 use crate::core::Core;
+use crate::held::Won;
 use crate::name::Name;
 use crate::options::Options;
-use crate::waiter::Won;
-
-/// The token of every claim is a multiple of this, so that those up to the next multiple are
-/// free for holders to whom the claim is passed on. They are above every token of an earlier
-/// claim and below every one of a later claim, and so need no vote.
-pub(crate) const BLOCK: u64 = 16;
+use crate::proposer::BLOCK;
 
 /// A claim is passed on for so long at most: others may be waiting on the nodes.
 const LONGEST: Duration = Duration::from_millis(10);
@@ -60,7 +56,13 @@ impl Turnstile {
                 }
                 Entry::Occupied(mut entry) => {
                     let (sender, receiver) = oneshot::channel();
-                    entry.get_mut().push_back(sender);
+                    // Those at the end who gave up meanwhile are forgotten, or callers that
+                    // try for a moment again and again would pile up behind a long lease.
+                    let queue = entry.get_mut();
+                    while queue.back().is_some_and(oneshot::Sender::is_closed) {
+                        queue.pop_back();
+                    }
+                    queue.push_back(sender);
                     receiver
                 }
             }
@@ -148,5 +150,27 @@ impl Drop for Turn {
         if let Some(passed) = self.passed.take() {
             core.janitor.post(passed.into_return());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::time::Duration;
+
+    use crate::Client;
+
+    #[tokio::test]
+    async fn those_who_gave_up_do_not_pile_up() {
+        let client = Client::in_memory();
+        let mutex = client.mutex("a");
+        let _lease = mutex.lock().await.unwrap();
+        for _ in 0..50 {
+            let refused = mutex.lock_timeout(Duration::from_millis(1)).await;
+            assert!(refused.is_err());
+        }
+        let names = client.core().turnstile.names();
+        let queued: Vec<usize> = names.values().map(VecDeque::len).collect();
+        assert!(queued.len() == 1 && queued[0] <= 1, "{queued:?}");
     }
 }

@@ -8,20 +8,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::bid::{Bid, Refused};
 use crate::core::Core;
 use crate::error::{Error, Refusal, Story};
-use crate::held::{Rounds, to_return};
+use crate::held::Won;
 use crate::holder::new_owner;
-use crate::janitor::Return;
 use crate::name::Name;
-use crate::node::{Claim, DEAD_AFTER, Ears, Holders, NodeError, Tally, Verb, Vote, Watch};
+use crate::node::{Claim, Ears, Holders, NodeError, Tally, Verb, Vote, Watch};
 use crate::options::{OnRefusal, Options};
 use crate::patience::Patience;
 use crate::planted;
-use crate::quorum::round::{self, Advice, Decision, Round};
-use crate::quorum::{Canvass, NodeSet, Question};
-use crate::turnstile::BLOCK;
+use crate::proposer::BLOCK;
+use crate::quorum::round::{Advice, Round};
+use crate::quorum::{Canvass, Question};
 
 /// How often an attempt is repeated at once with a better token before it counts as
 /// contention. Two nodes with odd clocks cannot keep a caller spinning.
@@ -36,41 +35,6 @@ const EARLY_BIRDS: u32 = 2;
 
 /// How long to wait for other nodes to say that it is one's turn, when one has said so.
 const STRAGGLERS: Duration = Duration::from_millis(20);
-
-/// A claim that a majority granted, on its way to become a lease.
-pub(crate) struct Won {
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) rounds: Rounds,
-    /// When the last request that the deadline rests on was sent.
-    pub(crate) sent_at: Moment,
-    pub(crate) deadline: Moment,
-    /// The holder's own, which is the claim's for the first.
-    pub(crate) token: u64,
-    /// When the claim was asked for, and when this holder got it.
-    pub(crate) won_at: Moment,
-    pub(crate) taken_at: Moment,
-    pub(crate) timeout: Duration,
-    pub(crate) label: Arc<str>,
-}
-
-impl Won {
-    /// Whether a call with these options can take over what another has won.
-    pub(crate) fn fits(&self, options: &Options) -> bool {
-        let same = (self.claim.ttl, &self.label) == (options.ttl, &options.label);
-        same && !options.detached && self.timeout == options.timeout_of_node()
-    }
-
-    /// To be given back, because nobody wants it.
-    pub(crate) fn into_return(self) -> Return {
-        to_return(&self.claim, &self.rounds, self.timeout, self.sent_at, None)
-    }
-}
-
-/// What a round that was not won came to.
-struct Refused {
-    advice: Advice,
-    refusal: Box<Refusal>,
-}
 
 /// Wins a claim, waiting for it as the options say. It must be made a lease at once: nobody
 /// gives it back any more.
@@ -157,12 +121,7 @@ impl<'a> Waiting<'a> {
         if options.detached {
             claim.set_holders(Holders::Nobody);
         }
-        Ok(Bid {
-            core,
-            options,
-            claim,
-            armed: None,
-        })
+        Ok(Bid::new(core, options, claim))
     }
 
     /// Whether to try again at once with another token, of which note is taken.
@@ -251,107 +210,6 @@ impl<'a> Waiting<'a> {
                 }
                 continue 'ticket;
             }
-        }
-    }
-}
-
-/// A claim for the lock, given back unless it becomes a lease.
-struct Bid<'a> {
-    core: &'a Arc<Core>,
-    options: &'a Options,
-    claim: Arc<Claim>,
-    armed: Option<Armed<'a>>,
-}
-
-impl<'a> Bid<'a> {
-    /// Arms the clean-up, before anything is sent.
-    fn arm(&mut self, sent_at: Moment) -> &mut Armed<'a> {
-        let timeout = self.options.timeout_of_node();
-        let armed = self.armed.get_or_insert_with(|| Armed {
-            core: self.core,
-            claim: Some(Arc::clone(&self.claim)),
-            timeout,
-            until: sent_at,
-        });
-        armed.until = sent_at + self.options.ttl.max(DEAD_AFTER) + timeout;
-        armed
-    }
-
-    fn question(&self, verb: Verb) -> Question<'_> {
-        Question::new(verb, &self.claim, self.options.timeout_of_node())
-    }
-
-    /// Asks all nodes for the lock, once.
-    async fn take(mut self) -> Result<Won, Refused> {
-        let (core, options) = (self.core, self.options);
-        let waited = self.armed.is_some();
-        // Before the first byte is sent: the nodes count the TTL from later than this.
-        let sent_at = core.clock.now();
-        self.arm(sent_at);
-        let canvass = Canvass::send(&core.nodes, self.question(Verb::Acquire));
-        let decision = canvass.decided().await;
-        let now = core.clock.now();
-        let valid_from = match waited && planted::on(planted::Bug::HandedOverValidityFromReply) {
-            false => sent_at,
-            true => now,
-        };
-        let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
-        if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
-            return Ok(self.won(Rounds::first(canvass, waited), sent_at, deadline));
-        }
-        // A failed attempt releases everywhere, also where the outcome is unknown; not
-        // where the node said no, which took no effect and cannot any more. One that stood
-        // in line may stand there still.
-        let skip = match planted::on(planted::Bug::FailedAttemptKept) {
-            false if waited => NodeSet::default(),
-            false => canvass.untouched(),
-            true => NodeSet::all(),
-        };
-        self.arm(sent_at).release(skip);
-        let mut refused = self.refused(&canvass, sent_at);
-        if decision == Decision::Carried {
-            // A majority granted it, but so late that nothing of it is left.
-            refused.advice = Advice::Outage { permanent: false };
-        }
-        Err(refused)
-    }
-
-    fn won(mut self, rounds: Rounds, sent_at: Moment, deadline: Moment) -> Won {
-        self.arm(sent_at).disarm();
-        Won {
-            token: self.claim.token,
-            claim: self.claim,
-            rounds,
-            sent_at,
-            deadline,
-            won_at: sent_at,
-            taken_at: sent_at,
-            timeout: self.options.timeout_of_node(),
-            label: Arc::clone(&self.options.label),
-        }
-    }
-
-    /// Planted bug: takes what is only reserved for the lease.
-    fn believe(self) -> Won {
-        let sent_at = self.core.clock.now();
-        let canvass = Canvass::send(&self.core.nodes, self.question(Verb::Wait));
-        let validity = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
-        self.won(Rounds::first(canvass, true), sent_at, sent_at + validity)
-    }
-
-    fn refused(&self, canvass: &Canvass, sent_at: Moment) -> Refused {
-        let core = self.core;
-        let elapsed = core.clock.now().saturating_duration_since(sent_at);
-        let (advice, now) =
-            canvass.with_round(|round| (round.advice(self.claim.token, elapsed), round.clock()));
-        if let (Advice::Contended { .. }, Some(now)) = (advice, now) {
-            core.proposer.align(&core.clock, now, elapsed);
-            core.proposer
-                .set_contended(&self.claim.name, core.clock.now());
-        }
-        Refused {
-            advice,
-            refusal: Box::new(core.refused(&self.claim, canvass)),
         }
     }
 }
@@ -494,49 +352,6 @@ impl Tally for Ears {
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
         if let Ok(Vote::YourTurn) = answer {
             self.answered(node);
-        }
-    }
-}
-
-/// The clean-up of an attempt: armed before its claim is sent, disarmed only when the
-/// claim has become a lease. A caller that is cancelled drops it, armed.
-struct Armed<'a> {
-    core: &'a Core,
-    claim: Option<Arc<Claim>>,
-    timeout: Duration,
-    until: Moment,
-}
-
-impl Armed<'_> {
-    fn disarm(&mut self) {
-        self.claim = None;
-    }
-
-    /// Sent at once, and so before the next attempt on the same connections.
-    fn release(&mut self, skip: NodeSet) {
-        if let Some(item) = self.take(skip)
-            && skip.len() < self.core.nodes.len()
-        {
-            self.core.janitor.give_back(item);
-        }
-    }
-
-    fn take(&mut self, skip: NodeSet) -> Option<Return> {
-        Some(Return {
-            claim: self.claim.take()?,
-            keep_until: None,
-            timeout: self.timeout,
-            skip,
-            settled: NodeSet::default(),
-            until: self.until,
-        })
-    }
-}
-
-impl Drop for Armed<'_> {
-    fn drop(&mut self) {
-        if let Some(item) = self.take(NodeSet::default()) {
-            self.core.janitor.post(item);
         }
     }
 }

@@ -122,9 +122,12 @@ async fn a_claim_is_passed_on_without_asking_and_with_a_larger_token() {
     assert_eq!(next.token(), token + 1);
     assert_eq!(node.acquires(), before, "no node was asked");
     assert!(next.is_valid());
-    // It is a lease like any other: extended, and given back.
+    // It is a lease like any other: extended, detached, and given back.
     next.extend().await.expect("extended");
-    assert_eq!(next.release().await, Released::Released);
+    let detached = next.detach().await.expect("held");
+    assert_eq!(detached.token(), token + 1, "the token that it has used");
+    let released = detached.release().await.expect("a majority");
+    assert_eq!(released, Released::Released);
     assert!(node.is_free());
 }
 

@@ -82,6 +82,28 @@ async fn a_subscription_that_dies_is_made_again() {
     }
 }
 
+/// A server that hangs up on all who listen is not pestered.
+#[tokio::test]
+async fn a_subscription_that_never_lasts_is_not_made_in_haste() {
+    let servers = RedisServer::start_many(1);
+    let (one, two) = (client(&servers).await, client(&servers).await);
+    let lease = held(&one, "a").await;
+    let waiter = standing(&two, "a").await;
+    let subscribed = || {
+        let stats = servers[0].command(&[b"INFO", b"commandstats"]);
+        let calls = stats.split_once("cmdstat_subscribe:calls=");
+        let calls = calls.and_then(|(_, rest)| rest.split(',').next()?.parse::<usize>().ok());
+        calls.unwrap_or(0)
+    };
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(2) {
+        order(&servers[0], &[b"CLIENT", b"KILL", b"TYPE", b"pubsub"]);
+    }
+    assert!(subscribed() < 30, "{} subscriptions", subscribed());
+    lease.release().await;
+    served(waiter).await.release().await;
+}
+
 #[tokio::test]
 async fn nodes_that_die_or_go_silent_do_not_hold_up_a_turn() {
     let mut servers = RedisServer::start_many(5);

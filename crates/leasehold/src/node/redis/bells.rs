@@ -160,7 +160,7 @@ async fn listen(bells: Weak<Bells>) {
         let subscribed = tokio::time::timeout(timeout, subscribe(&here)).await;
         match subscribed {
             Ok(Ok((sink, stream))) => {
-                failures = 0;
+                let since = clock.now();
                 here.set_subscribed(true);
                 drop(here);
                 if hear_all(&bells, &clock, timeout, sink, stream).await {
@@ -169,6 +169,10 @@ async fn listen(bells: Weak<Bells>) {
                 if let Some(here) = bells.upgrade() {
                     here.set_subscribed(false);
                 }
+                if clock.now().saturating_duration_since(since) > LONGEST_RETRY {
+                    failures = 0;
+                    continue;
+                }
             }
             Ok(Err(_)) | Err(_) => {
                 let over = here.is_over();
@@ -176,11 +180,13 @@ async fn listen(bells: Weak<Bells>) {
                 if over {
                     return;
                 }
-                failures = failures.saturating_add(1);
-                let pause = FIRST_RETRY.saturating_mul(1 << failures.min(10));
-                clock.sleep(pause.min(LONGEST_RETRY)).await;
             }
         }
+        // It failed, or did not last: a server that hangs up on all who listen must not be
+        // pestered, nor those who wait be told again and again.
+        failures = failures.saturating_add(1);
+        let pause = FIRST_RETRY.saturating_mul(1 << failures.min(10));
+        clock.sleep(pause.min(LONGEST_RETRY)).await;
     }
 }
 

@@ -1,0 +1,175 @@
+//! One claim on its way: sent to all nodes, and given back unless it becomes a lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::core::Core;
+use crate::error::Refusal;
+use crate::held::{Rounds, Won};
+use crate::janitor::Return;
+use crate::node::{Claim, DEAD_AFTER, Verb};
+use crate::options::Options;
+use crate::planted;
+use crate::quorum::round::{self, Advice, Decision};
+use crate::quorum::{Canvass, NodeSet, Question};
+
+/// What a round that was not won came to.
+pub(crate) struct Refused {
+    pub(crate) advice: Advice,
+    pub(crate) refusal: Box<Refusal>,
+}
+
+/// A claim for the lock, given back unless it becomes a lease.
+pub(crate) struct Bid<'a> {
+    pub(crate) core: &'a Arc<Core>,
+    options: &'a Options,
+    pub(crate) claim: Arc<Claim>,
+    armed: Option<Armed<'a>>,
+}
+
+impl<'a> Bid<'a> {
+    pub(crate) fn new(core: &'a Arc<Core>, options: &'a Options, claim: Arc<Claim>) -> Self {
+        Self {
+            core,
+            options,
+            claim,
+            armed: None,
+        }
+    }
+
+    /// Arms the clean-up, before anything is sent.
+    pub(crate) fn arm(&mut self, sent_at: Moment) -> &mut Armed<'a> {
+        let timeout = self.options.timeout_of_node();
+        let armed = self.armed.get_or_insert_with(|| Armed {
+            core: self.core,
+            claim: Some(Arc::clone(&self.claim)),
+            timeout,
+            until: sent_at,
+        });
+        armed.until = sent_at + self.options.ttl.max(DEAD_AFTER) + timeout;
+        armed
+    }
+
+    pub(crate) fn question(&self, verb: Verb) -> Question<'_> {
+        Question::new(verb, &self.claim, self.options.timeout_of_node())
+    }
+
+    /// Asks all nodes for the lock, once.
+    pub(crate) async fn take(mut self) -> Result<Won, Refused> {
+        let (core, options) = (self.core, self.options);
+        let waited = self.armed.is_some();
+        // Before the first byte is sent: the nodes count the TTL from later than this.
+        let sent_at = core.clock.now();
+        self.arm(sent_at);
+        let canvass = Canvass::send(&core.nodes, self.question(Verb::Acquire));
+        let decision = canvass.decided().await;
+        let now = core.clock.now();
+        let valid_from = match waited && planted::on(planted::Bug::HandedOverValidityFromReply) {
+            false => sent_at,
+            true => now,
+        };
+        let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
+        if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
+            return Ok(self.won(Rounds::first(canvass, waited), sent_at, deadline));
+        }
+        // A failed attempt releases everywhere, also where the outcome is unknown; not
+        // where the node said no, which took no effect and cannot any more. One that stood
+        // in line may stand there still.
+        let skip = match planted::on(planted::Bug::FailedAttemptKept) {
+            false if waited => NodeSet::default(),
+            false => canvass.untouched(),
+            true => NodeSet::all(),
+        };
+        self.arm(sent_at).release(skip);
+        let mut refused = self.refused(&canvass, sent_at);
+        if decision == Decision::Carried {
+            // A majority granted it, but so late that nothing of it is left.
+            refused.advice = Advice::Outage { permanent: false };
+        }
+        Err(refused)
+    }
+
+    fn won(mut self, rounds: Rounds, sent_at: Moment, deadline: Moment) -> Won {
+        self.arm(sent_at).disarm();
+        Won {
+            token: self.claim.token,
+            claim: self.claim,
+            rounds,
+            sent_at,
+            deadline,
+            won_at: sent_at,
+            taken_at: sent_at,
+            timeout: self.options.timeout_of_node(),
+            drift: self.options.drift_of_ttl(),
+            label: Arc::clone(&self.options.label),
+        }
+    }
+
+    /// Planted bug: takes what is only reserved for the lease.
+    pub(crate) fn believe(self) -> Won {
+        let sent_at = self.core.clock.now();
+        let canvass = Canvass::send(&self.core.nodes, self.question(Verb::Wait));
+        let validity = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
+        self.won(Rounds::first(canvass, true), sent_at, sent_at + validity)
+    }
+
+    pub(crate) fn refused(&self, canvass: &Canvass, sent_at: Moment) -> Refused {
+        let core = self.core;
+        let elapsed = core.clock.now().saturating_duration_since(sent_at);
+        let (advice, now) =
+            canvass.with_round(|round| (round.advice(self.claim.token, elapsed), round.clock()));
+        if let (Advice::Contended { .. }, Some(now)) = (advice, now) {
+            core.proposer.align(&core.clock, now, elapsed);
+            core.proposer
+                .set_contended(&self.claim.name, core.clock.now());
+        }
+        Refused {
+            advice,
+            refusal: Box::new(core.refused(&self.claim, canvass)),
+        }
+    }
+}
+
+/// The clean-up of an attempt: armed before its claim is sent, disarmed only when the
+/// claim has become a lease. A caller that is cancelled drops it, armed.
+pub(crate) struct Armed<'a> {
+    core: &'a Core,
+    claim: Option<Arc<Claim>>,
+    timeout: Duration,
+    until: Moment,
+}
+
+impl Armed<'_> {
+    fn disarm(&mut self) {
+        self.claim = None;
+    }
+
+    /// Sent at once, and so before the next attempt on the same connections.
+    fn release(&mut self, skip: NodeSet) {
+        if let Some(item) = self.take(skip)
+            && skip.len() < self.core.nodes.len()
+        {
+            self.core.janitor.give_back(item);
+        }
+    }
+
+    fn take(&mut self, skip: NodeSet) -> Option<Return> {
+        Some(Return {
+            claim: self.claim.take()?,
+            keep_until: None,
+            timeout: self.timeout,
+            skip,
+            settled: NodeSet::default(),
+            until: self.until,
+        })
+    }
+}
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        if let Some(item) = self.take(NodeSet::default()) {
+            self.core.janitor.post(item);
+        }
+    }
+}
