@@ -128,6 +128,11 @@ impl Record for Desk<'_> {
         self.entry.lock = Some((owner.into(), self.until(time)));
     }
 
+    fn grant(&mut self, owner: &[u8], token: u64, time: Duration) {
+        self.reserve(owner, time);
+        self.entry.fence = Some((token, self.fence_until(time)));
+    }
+
     fn has_line(&self) -> bool {
         self.entry.lined
     }
@@ -163,6 +168,10 @@ impl Record for Desk<'_> {
         // Its ticket is looked at when it gets the lock, and then it will do.
         let unseen = bug == Some(Bug::StaleTicketGranted) && lock.is_some_and(|l| *l != *first.0);
         (!unseen).then_some(first)
+    }
+
+    fn is_settled(&self, owner: &[u8]) -> bool {
+        self.entry.line.is_settled(owner, self.now)
     }
 
     fn before(&self, owner: &[u8]) -> u32 {

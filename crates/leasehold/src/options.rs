@@ -246,11 +246,15 @@ impl Options {
         self
     }
 
-    /// `drift = ttl × 1 % + 2 ms`, unless the caller chose another.
     pub(crate) fn drift_of_ttl(&self) -> Duration {
+        self.drift_of(self.ttl)
+    }
+
+    /// `drift = ttl × 1 % + 2 ms`, unless the caller chose another.
+    pub(crate) fn drift_of(&self, ttl: Duration) -> Duration {
         match self.drift {
             _ if planted::on(planted::Bug::NoDrift) => Duration::ZERO,
-            Drift::Default => self.ttl / 100 + Duration::from_millis(2),
+            Drift::Default => ttl / 100 + Duration::from_millis(2),
             Drift::Exactly(drift) => drift,
         }
     }

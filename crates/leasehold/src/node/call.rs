@@ -17,6 +17,7 @@ pub struct Claim {
     pub(crate) owner: Box<[u8]>,
     pub(crate) token: u64,
     pub(crate) ttl: Duration,
+    on_one_node: bool,
     given_back: AtomicBool,
     holders: Mutex<Holders>,
 }
@@ -42,9 +43,24 @@ impl Claim {
             owner: owner.into(),
             token,
             ttl,
+            on_one_node: false,
             given_back: AtomicBool::new(false),
             holders: Mutex::default(),
         }
+    }
+
+    /// That claim, on which only one node votes, if so.
+    #[must_use]
+    pub fn on_one_node(mut self, so: bool) -> Self {
+        self.on_one_node = so;
+        self
+    }
+
+    /// Whether the node is the only one that votes on the claim. Then nobody can be before it
+    /// elsewhere.
+    #[must_use]
+    pub fn is_on_one_node(&self) -> bool {
+        self.on_one_node
     }
 
     pub(crate) fn set_holders(&self, holders: Holders) {

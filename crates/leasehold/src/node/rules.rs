@@ -107,6 +107,16 @@ impl View<'_> {
         owned_token(value).is_some_and(|token| token > self.effective_fence())
     }
 
+    /// Whether the lock was granted to this claim: the owner value is new for every attempt, so
+    /// it is the claim's own lock, and a fence that is its token says that nothing newer came
+    /// between. The fence itself: a floor may happen to be the token of one for whom the lock
+    /// was only reserved, before the node lost its memory.
+    fn is_granted_to(&self, claim: &Claim) -> bool {
+        self.lock == Some(claim.owner())
+            && self.fence == Some(claim.token())
+            && self.effective_fence() == claim.token()
+    }
+
     /// The lock as far as it was granted.
     fn granted(&self) -> Option<&[u8]> {
         self.lock.filter(|value| !self.is_reserved(value))
@@ -172,17 +182,14 @@ pub enum Write {
 pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let fence = view.effective_fence();
     match view.lock {
-        // The same request again: the owner value is new for every attempt, so this
-        // is the claim's own lock; `fence == token` says nothing newer came between. The
-        // fence itself: a floor may happen to be the token of one for whom the lock was only
-        // reserved, before the node lost its memory.
-        Some(owner)
-            if owner == claim.owner()
-                && fence == claim.token()
-                && view.fence == Some(claim.token()) =>
-        {
-            (Vote::Granted, Write::Nothing)
-        }
+        // The same request again, or one who was handed the lock when its turn came and has
+        // not heard of it. Its validity counts from before this request, and so does the TTL.
+        Some(_) if view.is_granted_to(claim) => (
+            Vote::Granted,
+            Write::Lock {
+                fence: claim.token(),
+            },
+        ),
         Some(owner) if owner != claim.owner() || fence > claim.token() => {
             (view.held(owner), Write::Nothing)
         }
@@ -202,10 +209,12 @@ pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
 }
 
 /// WAIT: stands in line for the lock. Whether the claim [may](may_wait) is decided before.
-/// Grants nothing: one whose turn it is asks for the lock by [`acquire`].
+/// Grants nothing by itself, but tells one who was handed the lock when its turn came; one for
+/// whom it is only reserved asks for it by [`acquire`].
 #[must_use]
 pub fn wait(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let vote = match view.lock {
+        Some(_) if view.is_granted_to(claim) => Vote::Granted,
         _ if claim.token() > view.cap() => view.ahead(),
         _ if view.effective_fence() >= claim.token() => view.stale(),
         Some(owner) if owner != claim.owner() => view.held(owner),
@@ -360,9 +369,18 @@ mod tests {
     }
 
     #[test]
-    fn the_same_request_again_is_granted_again_and_changes_nothing() {
+    fn the_same_request_again_is_granted_again_for_a_whole_ttl() {
         let held = view(Some(OURS), Some(NOW));
-        assert_eq!(acquire(&held, &claim(NOW)), (Vote::Granted, Write::Nothing));
+        let granted = (Vote::Granted, Write::Lock { fence: NOW });
+        assert_eq!(acquire(&held, &claim(NOW)), granted);
+    }
+
+    #[test]
+    fn one_who_was_handed_the_lock_is_told_when_it_asks() {
+        let granted = view(Some(OURS), Some(NOW));
+        assert_eq!(wait(&granted, &claim(NOW)), (Vote::Granted, Write::Nothing));
+        let reserved = view(Some(OURS), Some(NOW - 9));
+        assert_eq!(wait(&reserved, &claim(NOW)).0, Vote::YourTurn);
     }
 
     /// Found by the model: a node came back with an old snapshot in which the lock was reserved

@@ -83,6 +83,18 @@ impl Canvass {
         canvass
     }
 
+    /// What it would be if all nodes had been asked for the lock, and these had granted it.
+    pub(crate) fn granted_by(granted: NodeSet, nodes: usize) -> Arc<Self> {
+        let mut round = Round::new(Verb::Acquire, nodes);
+        for node in granted.iter() {
+            round.count(node, Ok(Vote::Granted));
+        }
+        Arc::new(Self {
+            state: Mutex::new(State { round, waker: None }),
+            also: None,
+        })
+    }
+
     /// Waits for the decision. Nodes answer within their timeout, so this ends.
     ///
     /// Cancel safety: the round goes on without its asker.

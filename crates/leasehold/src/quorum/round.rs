@@ -84,7 +84,7 @@ impl Round {
             return None;
         }
         let agrees = match &answer {
-            Ok(Vote::Granted) => matches!(self.verb, Verb::Acquire | Verb::Extend),
+            Ok(Vote::Granted) => !matches!(self.verb, Verb::Release { .. }),
             Ok(Vote::YourTurn) => self.verb == Verb::Wait,
             Ok(Vote::Released { held }) => *held && matches!(self.verb, Verb::Release { .. }),
             _ => false,

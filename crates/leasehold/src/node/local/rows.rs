@@ -133,6 +133,19 @@ impl Row {
         self.set_lock(Some(Lock::new(owner, holders, time)));
     }
 
+    /// The lock is granted to one who waits, as long as its process lives.
+    pub(super) fn grant(
+        &mut self,
+        owner: &[u8],
+        holders: Option<String>,
+        token: u64,
+        time: Duration,
+    ) {
+        self.reserve(owner, holders, time);
+        self.fence = Some(token);
+        self.fence_ttl = Some(CONSTANTS.fence_ttl(time));
+    }
+
     fn set_lock(&mut self, lock: Option<Lock>) {
         self.lock = lock;
         self.changed = true;

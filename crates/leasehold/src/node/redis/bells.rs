@@ -23,8 +23,11 @@ const IDLE: Duration = Duration::from_secs(10);
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// Those who wait here, by name and ticket.
-type Waiting = HashMap<(Name, u64), Bell>;
+/// Who waits: the name, and the beginning of the owner value, which is random.
+type Waiter = (Name, Box<[u8]>);
+
+/// How much of an owner value is told: enough to be no other's, and too little to be a secret.
+const TOLD: usize = 16;
 
 /// The bells of all who wait for something on one server.
 pub(super) struct Bells {
@@ -39,7 +42,7 @@ pub(super) struct Bells {
 
 #[derive(Default)]
 struct State {
-    waiting: Waiting,
+    waiting: HashMap<Waiter, Bell>,
     /// Whether a task listens, or tries to.
     listening: bool,
 }
@@ -65,7 +68,8 @@ impl Bells {
     }
 
     pub(super) fn watch(self: &Arc<Self>, claim: &Claim, bell: &Bell) -> Watch {
-        let key = (claim.name().clone(), claim.token());
+        let told = claim.owner().get(..TOLD).unwrap_or(claim.owner());
+        let key = (claim.name().clone(), Box::from(told));
         let mut state = self.state();
         state.waiting.insert(key.clone(), bell.clone());
         if !std::mem::replace(&mut state.listening, true) {
@@ -82,7 +86,7 @@ impl Bells {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rings for a message: the news, the ticket, a space, the name.
+    /// Rings for a message: the news, the beginning of the owner value, a space, the name.
     fn hear(&self, message: &[u8]) {
         let Some((head, name)) = message.split_first_chunk::<1>().and_then(|(head, rest)| {
             let space = rest.iter().position(|&b| b == b' ')?;
@@ -92,16 +96,14 @@ impl Bells {
         };
         let news = match head.0 {
             b'T' => News::YourTurn,
+            b'G' => News::Granted,
             b'A' => News::AskAgain,
             _ => return,
         };
-        let ticket = std::str::from_utf8(head.1)
-            .ok()
-            .and_then(|t| t.parse().ok());
-        let (Some(ticket), Ok(name)) = (ticket, Name::new(name)) else {
+        let Ok(name) = Name::new(name) else {
             return;
         };
-        let bell = self.state().waiting.get(&(name, ticket)).cloned();
+        let bell = self.state().waiting.get(&(name, head.1.into())).cloned();
         if let Some(bell) = bell {
             bell.ring(news);
         }
@@ -129,7 +131,7 @@ impl Bells {
 /// Ends a watch when dropped.
 struct Unwatch {
     bells: Weak<Bells>,
-    key: (Name, u64),
+    key: Waiter,
 }
 
 impl Drop for Unwatch {

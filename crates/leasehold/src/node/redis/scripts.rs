@@ -7,7 +7,7 @@ use redis::{Cmd, Script};
 use crate::holder::kept_value;
 use crate::name::Name;
 use crate::node::rules::Constants;
-use crate::node::{Call, DEAD_AFTER, TURN, Verb};
+use crate::node::{Call, DEAD_AFTER, HANDED_OVER, SETTLED, TURN, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 const HELLO: &str = include_str!("hello.lua");
@@ -69,12 +69,16 @@ impl Scripts {
             let code = format!(
                 "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
                  local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n\
-                 local DEAD, TURN_MS = {}, {}\n{PRELUDE}{body}",
+                 local DEAD, SETTLED, KEPT_MS = {}, {}, {}\n\
+                 local TURN_MS, HANDED_OVER_MS = {}, {}\n{PRELUDE}{body}",
                 constants.skew_us(),
                 constants.retention_us(),
                 fence_ttl.as_millis(),
                 DEAD_AFTER.as_micros(),
+                SETTLED.as_micros(),
+                (DEAD_AFTER * 3).as_millis(),
                 TURN.as_millis(),
+                HANDED_OVER.as_millis(),
             );
             Text::new(code)
         };
@@ -141,6 +145,9 @@ impl Scripts {
             }
             Verb::Wait => {
                 cmd.arg(bell);
+                if claim.is_on_one_node() {
+                    cmd.arg(0);
+                }
             }
             Verb::Release { keep: None } => {}
             Verb::Release { keep: Some(keep) } => {

@@ -25,6 +25,8 @@ struct Step {
     name: u8,
     owner: u8,
     above_floor: i64,
+    /// No other node votes on the claim.
+    alone: bool,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -44,13 +46,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         // Further ahead than the skew.
         1 => Just(3_600_000_000i64),
     ];
-    let step =
-        (verb, 0..2u8, 0..4u8, above_floor).prop_map(|(verb, name, owner, above_floor)| Step {
+    let step = (verb, 0..2u8, 0..4u8, above_floor, any::<bool>()).prop_map(|step| {
+        let (verb, name, owner, above_floor, alone) = step;
+        Step {
             verb,
             name,
             owner,
             above_floor,
-        });
+            alone,
+        }
+    });
     prop::collection::vec(step, 1..40)
 }
 
@@ -71,7 +76,8 @@ fn ask(node: &dyn Node, step: Step, prefix: u64, floor: u64) -> Result<Vote, Nod
         format!("{:040}:{token}:1@host:{}", step.owner, step.above_floor).into_bytes(),
         token,
         Duration::from_secs(3600),
-    );
+    )
+    .on_one_node(step.alone);
     let (sender, receiver) = mpsc::channel();
     let timeout = Duration::from_secs(30);
     let tally = Arc::new(Answers(sender));
@@ -123,6 +129,7 @@ fn the_scripts_obey_the_rules() {
         name: 0,
         owner: 0,
         above_floor: 1,
+        alone: false,
     };
     ask(&redis, warm, 0, 0).expect("connected");
     // Tokens just above the floor are allowed from the moment after it was set.
