@@ -3,15 +3,16 @@
 //! A restart always breaks the connection, so what the handshake learnt (the run id, the
 //! floor, how long the server has been up) holds for as long as the connection does.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisError, Value};
+use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, RedisError, Value};
 
 use super::batch::{Job, Unit, plan};
-use super::bells::Bells;
+use super::bells::{Bells, Subscription};
 use super::reply::{Hello, connection_error, read_hello};
 use super::roster::{Place, Roster};
 use super::scripts::{self, Scripts};
@@ -40,6 +41,8 @@ pub(super) struct Session {
     epoch: Epoch,
     quarantine: Option<Quarantine>,
     bells: Arc<Bells>,
+    /// `None`: the server cannot tell those who wait, who ask by themselves.
+    _subscription: Option<Subscription>,
     _place: Place,
 }
 
@@ -88,17 +91,12 @@ impl Connector {
     /// Cancel safety: the connection is closed.
     pub(super) async fn connect(&self) -> Result<Session, NodeError> {
         let work = async {
-            // Requests are timed by the link, all with one timer.
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(self.timeout))
-                .set_response_timeout(None);
-            let mut connection = self
-                .target
-                .client
-                .get_multiplexed_async_connection_with_config(&config)
+            let (mut connection, pushes) = self
+                .open()
                 .await
                 .map_err(|error| connection_error(&error))?;
             let (hello, epoch) = self.shake_hands(&mut connection).await?;
+            let subscribed = pushes && self.subscribe(&mut connection).await?;
             let place = self
                 .roster
                 .enter(&hello.run_id, self.label())
@@ -108,6 +106,7 @@ impl Connector {
                 quarantine: self.quarantine(hello.up),
                 epoch,
                 bells: Arc::clone(&self.bells),
+                _subscription: subscribed.then(|| Subscription::new(&self.bells)),
                 _place: place,
             })
         };
@@ -117,6 +116,51 @@ impl Connector {
                 let why = format!("it did not shake hands within {:?}", self.timeout);
                 Err(NodeError::Unreachable { why })
             })
+    }
+
+    /// Opens a connection; whether the server may push messages over it.
+    async fn open(&self) -> Result<(MultiplexedConnection, bool), RedisError> {
+        // Requests are timed by the link, all with one timer.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(None);
+        let bells = Arc::downgrade(&self.bells);
+        let pushing = config.clone().set_push_sender(move |push: PushInfo| {
+            if let Some(bells) = bells.upgrade() {
+                bells.pushed(&push);
+            }
+            Ok::<_, Infallible>(())
+        });
+        let Target {
+            client,
+            pushing: pushing_client,
+            ..
+        } = &self.target;
+        let opened = pushing_client
+            .get_multiplexed_async_connection_with_config(&pushing)
+            .await;
+        match opened {
+            // An old server, or something in front of it.
+            Err(error) if error.kind() == ErrorKind::RESP3NotSupported => {
+                let opened = client.get_multiplexed_async_connection_with_config(&config);
+                Ok((opened.await?, false))
+            }
+            opened => Ok((opened?, true)),
+        }
+    }
+
+    /// Has the server tell those who wait over this connection. `false` if it refuses, as it
+    /// does to a user who may not subscribe.
+    async fn subscribe(&self, connection: &mut MultiplexedConnection) -> Result<bool, NodeError> {
+        match connection.subscribe(self.bells.channel()).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.code().is_some() => {
+                let node = self.label();
+                tracing::warn!(node, %error, "those who wait cannot be told, and poll");
+                Ok(false)
+            }
+            Err(error) => Err(connection_error(&error)),
+        }
     }
 
     async fn shake_hands(
@@ -216,7 +260,7 @@ impl Session {
         for unit in units {
             let calls = unit.jobs().iter().map(|job| &job.call);
             pipeline.add_command(match unit {
-                Unit::One(job) => scripts.one(&job.call, job.by, *cap, self.bells.channel()),
+                Unit::One(job) => scripts.one(&job.call, job.by, *cap, self.bells.id()),
                 Unit::AcquireMany(_) => scripts.acquire_many(calls),
                 Unit::ExtendMany(_) => scripts.extend_many(calls),
                 Unit::SettleMany(_) => scripts.settle_many(calls),
