@@ -172,7 +172,7 @@ impl<'a> Waiting<'a> {
     async fn stand(mut self) -> Result<Won, Error> {
         'ticket: loop {
             let mut place = Place::new(self.bid()?);
-            let mut first = true;
+            let (mut first, mut stood) = (true, false);
             loop {
                 if self.core.is_shut_down() {
                     return Err(Error::ShutDown);
@@ -183,9 +183,13 @@ impl<'a> Waiting<'a> {
                 }
                 if let Err(refused) = asked {
                     if self.retokens(refused.advice).await {
+                        // Somebody with the same ticket was served, or one before it that
+                        // came late: with the next that can win, it keeps its place.
+                        self.ticket.lowest = stood;
                         continue 'ticket;
                     }
                     let advice = refused.advice;
+                    stood |= matches!(advice, Advice::Contended { .. });
                     let line = place.look(&refused.refusal);
                     let mut pause = self.disappointed(refused)?;
                     if let Advice::Contended { remaining } = advice {
