@@ -266,6 +266,7 @@ struct Standing {
 
 impl<'a> Place<'a> {
     fn new(bid: Bid<'a>) -> Self {
+        bid.claim.wait();
         let ears = Arc::new(Ears::default());
         let nodes = bid.core.nodes.iter().enumerate();
         let watches = nodes.map(|(index, node)| node.watch(&bid.claim, &ears.bell(index)));

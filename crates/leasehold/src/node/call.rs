@@ -18,6 +18,7 @@ pub struct Claim {
     pub(crate) token: u64,
     pub(crate) ttl: Duration,
     on_one_node: bool,
+    waited: AtomicBool,
     given_back: AtomicBool,
     holders: Mutex<Holders>,
 }
@@ -44,6 +45,7 @@ impl Claim {
             token,
             ttl,
             on_one_node: false,
+            waited: AtomicBool::new(false),
             given_back: AtomicBool::new(false),
             holders: Mutex::default(),
         }
@@ -61,6 +63,17 @@ impl Claim {
     #[must_use]
     pub fn is_on_one_node(&self) -> bool {
         self.on_one_node
+    }
+
+    /// It stands in line from now on.
+    pub(crate) fn wait(&self) {
+        self.waited.store(true, Ordering::Release);
+    }
+
+    /// Whether it has stood in line. Then others may stand there too.
+    #[must_use]
+    pub fn has_waited(&self) -> bool {
+        self.waited.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_holders(&self, holders: Holders) {

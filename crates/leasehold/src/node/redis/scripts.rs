@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use redis::{Cmd, Script};
 
+use super::batch::Job;
+use super::reply::Native;
 use crate::holder::kept_value;
 use crate::name::Name;
 use crate::node::rules::Constants;
@@ -116,9 +118,10 @@ impl Scripts {
     /// command, so there is none that is not needed. No token above `cap` is known to be
     /// within what the server's clock allows.
     /// Who waits is told over the channel that is called `bell`.
-    pub(super) fn one(&self, call: &Call, by: By, cap: u64, bell: &str) -> Cmd {
+    pub(super) fn one(&self, job: &Job, cap: u64, bell: &str) -> Cmd {
+        let (call, by) = (&job.call, job.by);
         let claim = call.claim();
-        let settle = settles(call);
+        let settle = settles(call) && !job.released;
         let script = match call.verb() {
             Verb::Acquire => &self.acquire,
             Verb::Wait => &self.wait,
@@ -183,6 +186,25 @@ impl Scripts {
         let cmd = calls.clone().fold(cmd, with_fence);
         calls.fold(cmd, with_owner)
     }
+}
+
+/// The request for a release that is [settled](settles), where the server has a command for it.
+pub(super) fn delete(call: &Call, native: Native) -> Cmd {
+    let claim = call.claim();
+    let mut cmd = Cmd::with_capacity(4, 256);
+    match native {
+        Native::DelIfEq => cmd.arg("DELIFEQ").arg(claim.name().as_bytes()),
+        Native::DelEx => cmd.arg("DELEX").arg(claim.name().as_bytes()).arg("IFEQ"),
+    };
+    cmd.arg(claim.owner());
+    cmd
+}
+
+/// The request that tells whether anybody stands in line for what was deleted.
+pub(super) fn look_for_line(call: &Call) -> Cmd {
+    let mut cmd = redis::cmd("EXISTS");
+    cmd.arg(line_key(call.claim().name()));
+    cmd
 }
 
 /// Calls that share a request.

@@ -13,7 +13,7 @@ use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, RedisError, Value};
 
 use super::batch::{Job, Unit, plan};
 use super::bells::{Bells, Subscription};
-use super::reply::{Hello, connection_error, read_hello};
+use super::reply::{Hello, Native, connection_error, read_hello};
 use super::roster::{Place, Roster};
 use super::scripts::{self, Scripts};
 use super::{NodeSettings, Target};
@@ -56,6 +56,8 @@ struct Epoch {
     /// The server has taken all scripts. A user without SCRIPT LOAD can do without it (see
     /// `By::Text`), one call at a time.
     loaded: bool,
+    /// The server's own compare-and-delete, unless it has refused it.
+    native: Option<Native>,
 }
 
 /// The node started at `since` and does not vote before `until`.
@@ -191,6 +193,7 @@ impl Connector {
             loaded: !loads
                 .iter()
                 .any(|value| matches!(value, Value::ServerError(_))),
+            native: hello.native,
         };
         Ok((hello, epoch))
     }
@@ -223,6 +226,11 @@ impl Session {
         self.epoch.floor
     }
 
+    /// The server has refused its own compare-and-delete, to this user perhaps.
+    pub(super) fn refuses_native(&mut self) {
+        self.epoch.native = None;
+    }
+
     /// The server's clock says `now_us`.
     pub(super) fn learn_time(&mut self, now_us: u64, connector: &Connector) {
         let cap = now_us.saturating_add(connector.constants.skew_us());
@@ -248,7 +256,7 @@ impl Session {
     /// Puts calls together that can share a request.
     pub(super) fn plan(&self, jobs: Vec<Job>) -> Vec<Unit> {
         match self.epoch.loaded {
-            true => plan(jobs, self.epoch.cap),
+            true => plan(jobs, self.epoch.cap, self.epoch.native),
             false => jobs.into_iter().map(Unit::One).collect(),
         }
     }
@@ -259,14 +267,19 @@ impl Session {
         let mut pipeline = redis::Pipeline::with_capacity(units.len());
         for unit in units {
             let calls = unit.jobs().iter().map(|job| &job.call);
-            pipeline.add_command(match unit {
-                Unit::One(job) => scripts.one(&job.call, job.by, *cap, self.bells.id()),
+            let cmd = match unit {
+                Unit::One(job) => scripts.one(job, *cap, self.bells.id()),
+                Unit::Native(job, native) => {
+                    pipeline.add_command(scripts::delete(&job.call, *native));
+                    scripts::look_for_line(&job.call)
+                }
                 Unit::AcquireMany(_) => scripts.acquire_many(calls),
                 Unit::ExtendMany(_) => scripts.extend_many(calls),
                 Unit::SettleMany(_) => scripts.settle_many(calls),
-            });
+            };
+            pipeline.add_command(cmd);
         }
-        let (mut connection, count) = (self.connection.clone(), units.len());
+        let (mut connection, count) = (self.connection.clone(), pipeline.len());
         // Unconstrained: the first poll must hand the requests over, or those of the next
         // batch would overtake them; it may not be put off because the task has done a lot.
         Box::pin(tokio::task::unconstrained(async move {
