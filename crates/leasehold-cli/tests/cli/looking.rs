@@ -185,6 +185,22 @@ fn break_works_without_a_minority_and_says_so() {
     place.ok(&["run", "a", "-n", "--assume-fresh", "--", "true"]);
 }
 
+/// A lock that only a majority has, of which one is dead: nobody has it any more on a majority
+/// when the other has given it up, so it is broken.
+#[test]
+fn break_works_where_a_dead_node_was_needed() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    let owner = taken_everywhere(&place);
+    assert_eq!(servers[1].command(&[b"DEL", b"a"]), ":1\r\n");
+    servers[2].kill();
+    let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
+    assert_eq!(servers[0].get(b"a"), None);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("was taken away from pid"), "{}", ran.err);
+    place.ok(&["run", "a", "-n", "--assume-fresh", "--", "true"]);
+}
+
 /// Without a majority nobody can say who holds a lock: nothing is broken, also where it could
 /// be, and the error names the nodes, the cause and the next step.
 #[test]
