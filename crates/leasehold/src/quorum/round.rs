@@ -115,6 +115,12 @@ impl Round {
         self.decision
     }
 
+    /// Whether all nodes have answered.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.pending == 0
+    }
+
     /// What each node said.
     #[must_use]
     pub fn stories(&self) -> &[Story] {

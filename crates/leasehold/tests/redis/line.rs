@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Client, Error, Lease, Options};
+use leasehold::{Client, Error, Lease, Options, Released};
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinHandle;
 
@@ -164,6 +164,41 @@ async fn a_foreign_release_is_found_by_asking() {
     let since = Instant::now();
     served(waiter).await.release().await;
     assert!(since.elapsed() < LONG / 4, "{:?}", since.elapsed());
+}
+
+/// A server without memory takes nobody into the line, nor keeps anybody there. Those who wait
+/// ask in no haste, give up when they said they would, and get the lock when there is memory
+/// again, whether it was given back before that or is after.
+#[tokio::test]
+async fn a_server_that_is_full_for_a_while_costs_nobody_the_turn() {
+    let servers = RedisServer::start_many(1);
+    let (one, two) = (client(&servers).await, client(&servers).await);
+    let three = client(&servers).await;
+    let limit = |bytes: &[u8]| order(&servers[0], &[b"CONFIG", b"SET", b"maxmemory", bytes]);
+    for given_back_while_full in [false, true] {
+        let lease = held(&one, "a").await;
+        let waiter = standing(&two, "a").await;
+        limit(b"1");
+        let (before, since) = (commands(&servers[0]), Instant::now());
+        let (mutex, brief) = (three.mutex("a").with_options(long), Duration::from_secs(3));
+        let error = tokio::time::timeout(LONG / 2, mutex.lock_timeout(brief)).await;
+        let error = error.expect("it hangs").expect_err("no lock");
+        assert!(since.elapsed() >= brief, "too early: {error}");
+        assert!(error.to_string().contains("out of memory"), "{error}");
+        // Both pause for 50 to 100 ms, but for the first few times.
+        let asked = commands(&servers[0]) - before;
+        let most = 100.0 * (since.elapsed().as_secs_f64() + 1.0);
+        assert!((asked as f64) < most, "{asked} requests: they spin");
+        assert!(!waiter.is_finished());
+        if given_back_while_full {
+            assert_eq!(lease.release().await, Released::Released);
+            limit(b"0");
+        } else {
+            limit(b"0");
+            assert_eq!(lease.release().await, Released::Released);
+        }
+        served(waiter).await.release().await;
+    }
 }
 
 /// A user who may not subscribe or publish waits all the same, and asks once a second.
