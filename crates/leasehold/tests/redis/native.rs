@@ -1,6 +1,8 @@
 //! The server's own compare-and-delete: Valkey has one from version 9 on, and Redis from 8.4 on.
 
-use leasehold::Client;
+use std::time::Instant;
+
+use leasehold::{Client, Released};
 use leasehold_testkit::RedisServer;
 
 use crate::until;
@@ -11,7 +13,9 @@ fn native(server: &RedisServer) -> Option<&'static str> {
         let reply = server.command(&[b"COMMAND", b"INFO", command.as_bytes()]);
         !reply.contains("*-1") && !reply.contains("$-1")
     };
-    ["delifeq", "delex"].into_iter().find(|command| has(command))
+    ["delifeq", "delex"]
+        .into_iter()
+        .find(|command| has(command))
 }
 
 fn calls(server: &RedisServer, command: &str) -> u64 {
@@ -24,7 +28,7 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
 async fn pairs(client: &Client, count: usize) {
     for _ in 0..count {
         let lease = client.mutex("a").lock().await.expect("a lease");
-        assert!(lease.release().await.was_held());
+        assert_eq!(lease.release().await, Released::Released);
     }
 }
 
@@ -57,14 +61,17 @@ async fn a_lock_that_is_waited_for_is_handed_over() {
             server.command(&[b"EXISTS", line.as_bytes()]) == ":1\r\n"
         })
         .await;
-        let asked = calls(&server, "evalsha");
-        assert!(lease.release().await.was_held());
+        let (asked, since) = (calls(&server, "evalsha"), Instant::now());
+        assert_eq!(lease.release().await, Released::Released);
         let got = waiter.await.expect("no panic").expect("a lease");
-        // The script of the release, an extension of what was handed over, and the question of
-        // the one who waits, if a second has passed.
+        // The script of the release, an extension of what was handed over, and the questions of
+        // the one who waits, one a second.
         let scripts = calls(&server, "evalsha") - asked;
-        assert!(scripts <= 3, "{scripts} scripts");
-        assert!(got.release().await.was_held());
+        assert!(
+            scripts <= 3 + 2 * since.elapsed().as_secs(),
+            "{scripts} scripts"
+        );
+        assert_eq!(got.release().await, Released::Released);
     }
 }
 
@@ -73,6 +80,7 @@ async fn a_lock_that_is_waited_for_is_handed_over() {
 async fn without_a_permission_the_script_does_it() {
     let server = RedisServer::start();
     let Some(command) = native(&server) else {
+        eprintln!("SKIPPED: this server has no such command");
         return;
     };
     let deny = format!("-{command}");
@@ -83,5 +91,8 @@ async fn without_a_permission_the_script_does_it() {
     pairs(&client.expect("connected"), 20).await;
     assert!(server.get(b"a").is_none());
     let log = server.command(&[b"ACL", b"LOG"]);
-    assert!(log.contains("count") && calls(&server, command) == 0, "{log}");
+    assert!(
+        log.contains("count") && calls(&server, command) == 0,
+        "{log}"
+    );
 }

@@ -402,7 +402,10 @@ mod tests {
         let native = Some(Native::DelIfEq);
         let release = || job(Verb::Release { keep: None }, true);
         let (one, _, _) = release();
-        assert!(matches!(plan(vec![one], TOKEN, native)[..], [Unit::Native(..)]));
+        assert!(matches!(
+            plan(vec![one], TOKEN, native)[..],
+            [Unit::Native(..)]
+        ));
         let (waited, claim, _) = release();
         claim.wait();
         let (again, _, _) = release();
@@ -431,12 +434,7 @@ mod tests {
         }
         // Somebody waits, or that could not be told: the script is sent, and what it finds
         // (nothing) does not make it a lock that was lost.
-        let refused = || Value::ServerError(redis::parse_redis_value(b"-NOPERM no\r\n").map(
-            |value| match value {
-                Value::ServerError(error) => error,
-                other => panic!("{other:?}"),
-            },
-        ).unwrap());
+        let refused = || redis::parse_redis_value(b"-NOPERM no\r\n").expect("an error as a value");
         for (line, refused) in [(Value::Int(1), false), (refused(), true)] {
             let (mut after, answers) = answer(Value::Int(1), line);
             assert_eq!(after.native_refused, refused);
