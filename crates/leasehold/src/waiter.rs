@@ -32,6 +32,10 @@ const MAX_RETOKENS: u32 = 8;
 /// bell.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
+/// Those before whom so many stand ask half as often: their turn is not near, and there may be
+/// very many of them.
+const FAR_BACK: u32 = 100;
+
 /// Only so many of the first in line ask again at the moment when the lock expires.
 const EARLY_BIRDS: u32 = 2;
 
@@ -414,7 +418,8 @@ impl Standing {
         let expiry = remaining.map(|left| left.saturating_add(Duration::from_millis(1)));
         match expiry.filter(|_| self.before < EARLY_BIRDS) {
             Some(expiry) => expiry.min(HEARTBEAT),
-            None => HEARTBEAT,
+            None if self.before < FAR_BACK => HEARTBEAT,
+            None => HEARTBEAT * 2,
         }
     }
 }

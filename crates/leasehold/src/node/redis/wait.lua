@@ -28,10 +28,14 @@ if ahead or fence >= token then
   end
   return {ahead and 'AHEAD' or 'STALE', ARGV[2], fence, now}
 end
-local joins = redis.call('ZADD', of_line('line', KEYS[2]), ARGV[2], ARGV[1]) == 1
-redis.call('ZADD', of_line('seen', KEYS[2]), now, ARGV[1])
-local since = ARGV[4] or joins and digits(now) or look_up(KEYS[2], ARGV[1]) or digits(now)
-redis.call('HSET', of_line('bell', KEYS[2]), ARGV[1], since .. ':' .. ARGV[3])
+local joins = redis.call('ZADD', of_line('seen', KEYS[2]), now, ARGV[1]) == 1
+if joins then redis.call('ZADD', of_line('line', KEYS[2]), ARGV[2], ARGV[1]) end
+local since, bell
+if not joins then since, bell = look_up(KEYS[2], ARGV[1]) end
+if bell ~= ARGV[3] then
+  local entry = (since or ARGV[4] or digits(now)) .. ':' .. ARGV[3]
+  redis.call('HSET', of_line('bell', KEYS[2]), ARGV[1], entry)
+end
 if not known then
   known = digits(fence) .. '+'
   redis.call('SET', KEYS[2], known, 'PX', FENCE_MS)
@@ -41,9 +45,8 @@ elseif not has_line(known) then
 end
 owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
 local place = redis.call('ZRANK', of_line('line', KEYS[2]), ARGV[1])
-if not joins or place == 0 then
-  -- When nobody has asked for so long, all are dead. Who joins behind another need not see to
-  -- it: it asks again, or the other does.
+if place == 0 then
+  -- When the first, whoever that is, has not asked for so long, all are dead.
   for _, kind in ipairs({'line', 'seen', 'bell'}) do
     redis.call('PEXPIRE', of_line(kind, KEYS[2]), KEPT_MS)
   end
