@@ -1,8 +1,10 @@
 //! A process's ear on a node: one subscription for all who wait in it, made when the first of
 //! them comes and kept while there is one, and a while longer.
 //!
-//! It behaves as that of the library's own Redis node does: whenever it is made, and whenever
-//! it breaks, all who wait ask again, and so learn what they may not have been told.
+//! The library's own Redis node hears over the connection that it asks on. This is the harder
+//! case: news and answers come in any order, and either connection may break alone. In both,
+//! whenever it is made, and whenever it breaks, all who wait ask again, and so learn what they
+//! may not have been told.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -72,6 +72,9 @@ impl Lease {
     }
 
     /// Until when the lease is valid, as far as is known now. Renewal moves it.
+    ///
+    /// A lease that was waited for may begin with less than its TTL, and is renewed some
+    /// milliseconds later.
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.held.deadline()

@@ -258,10 +258,20 @@ mod tests {
             self.clock.0.fetch_add(ms, Ordering::SeqCst);
         }
 
+        /// One whose claim is on this node only.
+        fn loner(&self, above_floor: u64) -> Somebody {
+            self.anybody(above_floor, true)
+        }
+
         fn somebody(&self, above_floor: u64) -> Somebody {
+            self.anybody(above_floor, false)
+        }
+
+        fn anybody(&self, above_floor: u64, alone: bool) -> Somebody {
             let token = self.floor + above_floor * 16;
             let name = Name::new("a").expect("a name");
-            let claim = Arc::new(Claim::new(name, new_owner(token, ""), token, TTL));
+            let claim = Claim::new(name, new_owner(token, ""), token, TTL);
+            let claim = Arc::new(claim.on_one_node(alone));
             let ears = Arc::new(Ears::default());
             let watch = self.node.watch(&claim, &ears.bell(0));
             Somebody {
@@ -304,6 +314,88 @@ mod tests {
         fn is_told(&self) -> bool {
             self.ears.turns() == 1
         }
+
+        fn is_granted(&self) -> bool {
+            self.ears.is_granted_by(0)
+        }
+    }
+
+    #[test]
+    fn a_lock_is_handed_over_to_the_first_in_line() {
+        let bench = Bench::new();
+        let [holder, first, second, passer_by] = [1, 2, 3, 9].map(|t| bench.loner(t));
+        assert_eq!(bench.ask(Verb::Acquire, &holder), Vote::Granted);
+        assert_eq!(bench.place(&first), Some(0));
+        assert_eq!(bench.place(&second), Some(1));
+        bench.release(&holder);
+        assert!(first.is_granted() && !second.is_told());
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::Granted, "told again");
+        assert_eq!(bench.place(&second), Some(0));
+        // It is a grant: tokens below it are refused for ever, and it can be extended.
+        let vote = bench.ask(Verb::Acquire, &passer_by);
+        assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+        assert_eq!(bench.ask(Verb::Extend, &first), Vote::Granted);
+        bench.pass(HANDED_OVER);
+        assert!(!second.is_told());
+        bench.release(&first);
+        assert!(second.is_granted());
+    }
+
+    /// Rule: an unconfirmed grant is short, so that a dead waiter costs little.
+    #[test]
+    fn what_nobody_comes_for_goes_to_the_next() {
+        let bench = Bench::new();
+        let [holder, dead, second] = [1, 2, 3].map(|t| bench.loner(t));
+        bench.ask(Verb::Acquire, &holder);
+        bench.ask(Verb::Wait, &dead);
+        bench.ask(Verb::Wait, &second);
+        bench.release(&holder);
+        bench.pass(HANDED_OVER - Duration::from_millis(1));
+        assert_eq!(bench.place(&second), Some(0));
+        bench.pass(Duration::from_millis(1));
+        assert_eq!(bench.ask(Verb::Wait, &second), Vote::Granted);
+        // It has been overtaken.
+        assert!(matches!(bench.ask(Verb::Wait, &dead), Vote::Stale { .. }));
+        assert!(matches!(bench.ask(Verb::Extend, &dead), Vote::Held { .. }));
+    }
+
+    /// Rule: ACQUIRE of what was handed over counts from when it is asked, so the node gives it
+    /// the whole TTL from then.
+    #[test]
+    fn who_asks_for_what_was_handed_over_has_it_for_a_ttl() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 3].map(|t| bench.loner(t));
+        bench.ask(Verb::Acquire, &holder);
+        bench.ask(Verb::Wait, &first);
+        bench.release(&holder);
+        bench.pass(Duration::from_secs(1));
+        assert_eq!(bench.ask(Verb::Acquire, &first), Vote::Granted);
+        bench.pass(TTL - Duration::from_millis(1));
+        assert_eq!(bench.place(&second), Some(0));
+    }
+
+    /// Somebody with a lower ticket may be on its way to this node: until that is settled,
+    /// nothing is granted.
+    #[test]
+    fn who_came_lately_has_the_lock_reserved_only() {
+        let bench = Bench::new();
+        let [holder, second] = [1, 3].map(|t| bench.somebody(t));
+        let first = bench.loner(2);
+        bench.ask(Verb::Acquire, &holder);
+        bench.ask(Verb::Wait, &second);
+        bench.release(&holder);
+        assert!(second.is_told() && !second.is_granted());
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::Granted);
+        assert!(!second.is_told());
+        // In due time it is granted like any other.
+        let beats = SETTLED.as_secs();
+        for _ in 0..beats {
+            bench.pass(Duration::from_secs(1));
+            bench.ask(Verb::Extend, &first);
+            bench.ask(Verb::Wait, &second);
+        }
+        bench.release(&first);
+        assert!(second.is_granted());
     }
 
     #[test]
