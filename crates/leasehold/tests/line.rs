@@ -207,7 +207,11 @@ async fn handed_over(
     let held = client(clock, &[node]).mutex("a").lock().await;
     let held = held.expect("a lease");
     let mutex = waiter.mutex("a").with_options(|options| {
-        options.ttl(Duration::from_secs(30)).renewal(renewal)
+        let options = options.ttl(Duration::from_secs(30));
+        match renewal {
+            true => options,
+            false => options.without_renewal(),
+        }
     });
     let waiting = tokio::spawn(async move { mutex.lock().await });
     tokio::time::sleep(ago).await;
