@@ -97,11 +97,13 @@ impl Record for Desk<'_> {
             Write::Lock { fence } => {
                 let extends = self.ask.verb == Verb::Extend;
                 let fence = match self.bug {
-                    Some(Bug::ExtendIgnoresFence) if extends => claim.token(),
+                    Some(Bug::ExtendIgnoresFence) if extends => Some(claim.token()),
                     _ => fence,
                 };
                 self.entry.lock = Some((claim.owner().into(), locked));
-                self.entry.fence = Some((fence, fenced));
+                if let Some(fence) = fence {
+                    self.entry.fence = Some((fence, fenced));
+                }
             }
             Write::Unlock { fence } => {
                 self.entry.unlock(self.bug);

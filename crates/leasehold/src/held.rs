@@ -82,6 +82,7 @@ impl Won {
         let same = (self.claim.ttl, &self.label) == (options.ttl, &options.label);
         // The deadline was counted with this drift.
         let timing = (self.drift, self.timeout);
+        let same = same && self.claim.is_fenced() >= options.fencing;
         same && !options.detached && timing == (options.drift_of_ttl(), options.timeout_of_node())
     }
 
@@ -355,7 +356,10 @@ impl Held {
     /// for it. `None` if nobody does, or if so little is left of it, or it has been passed on
     /// so often, that it had better be given back.
     pub(crate) fn pass_on(&self, now: Moment) -> Option<()> {
-        let plain = self.keep_until.is_none() && self.claim.holders() == Holders::ThisProcess;
+        // Without a token there is none to count on with.
+        let plain = self.keep_until.is_none()
+            && self.claim.holders() == Holders::ThisProcess
+            && self.claim.is_fenced();
         let left = self.deadline().saturating_duration_since(now);
         // Of one that was handed over and is about to be extended, little is left.
         let handed_over = self.renews() && self.renew_at() < self.won_at + self.claim.ttl / 3;

@@ -63,6 +63,7 @@ pub(crate) async fn acquire(
         options,
         patience,
         ticket: Ticket::default(),
+        fenced: options.fencing,
     };
     if options.stands_in_line() && core.proposer.is_contended(name, core.clock.now()) {
         return wait.stand().await;
@@ -94,6 +95,8 @@ struct Waiting<'a> {
     options: &'a Options,
     patience: Patience,
     ticket: Ticket,
+    /// With a token. In line everybody has one.
+    fenced: bool,
 }
 
 /// What is known about the token to ask for.
@@ -113,6 +116,7 @@ impl<'a> Waiting<'a> {
             return Err(Error::ShutDown);
         }
         let token = match self.ticket.lowest {
+            _ if !self.fenced => 0,
             true => self.ticket.at_least.next_multiple_of(BLOCK),
             false => {
                 let floors = core.nodes.iter().map(|node| node.floor());
@@ -174,6 +178,7 @@ impl<'a> Waiting<'a> {
 
     /// Waits in line.
     async fn stand(mut self) -> Result<Won, Error> {
+        self.fenced = true;
         'ticket: loop {
             let mut place = Place::new(self.bid()?);
             let (mut first, mut stood) = (true, false);

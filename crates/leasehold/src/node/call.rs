@@ -115,10 +115,17 @@ impl Claim {
         &self.owner
     }
 
-    /// The fencing token.
+    /// The fencing token; 0 if there is none.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
+    }
+
+    /// Whether it has a fencing token. One without is a plain lock, as other libraries take it:
+    /// the fence is neither asked nor raised.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.token != 0
     }
 
     /// How long the lock is to live. Whole milliseconds.

@@ -230,7 +230,9 @@ impl Record for Desk<'_> {
             Write::Nothing => {}
             Write::Lock { fence } => {
                 entry.lock = Some((claim.owner().into(), now + claim.ttl()));
-                entry.fence = Some((fence, fence_until(claim.ttl())));
+                if let Some(fence) = fence {
+                    entry.fence = Some((fence, fence_until(claim.ttl())));
+                }
             }
             Write::Unlock { fence } => {
                 entry.lock = None;

@@ -158,8 +158,8 @@ pub enum Write {
     Nothing,
     /// The lock becomes the claim's for its TTL.
     Lock {
-        /// The fence from now on.
-        fence: u64,
+        /// The fence from now on; `None`: as it was.
+        fence: Option<u64>,
     },
     /// The lock goes away, if there is one.
     Unlock {
@@ -182,14 +182,15 @@ pub enum Write {
 pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let fence = view.effective_fence();
     match view.lock {
+        // Rule: without a token it is a plain lock, which touches no fence. What others have, or
+        // is reserved for them, it does not get.
+        Some(owner) if !claim.is_fenced() && owner != claim.owner() => {
+            (view.held(owner), Write::Nothing)
+        }
+        _ if !claim.is_fenced() => (Vote::Granted, Write::Lock { fence: None }),
         // The same request again, or one who was handed the lock when its turn came and has
         // not heard of it. Its validity counts from before this request, and so does the TTL.
-        Some(_) if view.is_granted_to(claim) => (
-            Vote::Granted,
-            Write::Lock {
-                fence: claim.token(),
-            },
-        ),
+        Some(_) if view.is_granted_to(claim) => lock(claim),
         Some(owner) if owner != claim.owner() || fence > claim.token() => {
             (view.held(owner), Write::Nothing)
         }
@@ -199,13 +200,13 @@ pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
         _ if claim.token() > view.cap() => (view.ahead(), Write::Nothing),
         // Ties lose: or two owners could have the same token.
         _ if fence >= claim.token() => (view.stale(), Write::Nothing),
-        _ => (
-            Vote::Granted,
-            Write::Lock {
-                fence: claim.token(),
-            },
-        ),
+        _ => lock(claim),
     }
+}
+
+fn lock(claim: &Claim) -> (Vote, Write) {
+    let fence = Some(claim.token());
+    (Vote::Granted, Write::Lock { fence })
 }
 
 /// WAIT: stands in line for the lock. Whether the claim [may](may_wait) is decided before.
@@ -247,6 +248,14 @@ pub fn vote(view: &View<'_>, verb: Verb, claim: &Claim) -> (Vote, Write) {
 pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let fence = view.effective_fence();
     let lost = (Vote::Lost { fence }, Write::Nothing);
+    if !claim.is_fenced() {
+        // No fence tells whether another has had the lock meanwhile: so no node can join.
+        return match view.lock {
+            Some(owner) if owner == claim.owner() => (Vote::Granted, Write::Lock { fence: None }),
+            Some(owner) => (view.held(owner), Write::Nothing),
+            None => lost,
+        };
+    }
     // The node lost its memory after this token: what it has is an old snapshot.
     if view.floor >= claim.token() {
         return lost;
@@ -260,7 +269,7 @@ pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
         None if claim.token() > view.cap() => return (view.ahead(), Write::Nothing),
         None => {}
     }
-    let fence = fence.max(claim.token());
+    let fence = Some(fence.max(claim.token()));
     (Vote::Granted, Write::Lock { fence })
 }
 
@@ -327,7 +336,8 @@ mod tests {
             matches!(acquire(&free, &claim(NOW)).0, Vote::Stale { .. }),
             "ties lose"
         );
-        let granted = (Vote::Granted, Write::Lock { fence: NOW + 1 });
+        let fence = Some(NOW + 1);
+        let granted = (Vote::Granted, Write::Lock { fence });
         assert_eq!(acquire(&free, &claim(NOW + 1)), granted);
     }
 
@@ -371,7 +381,7 @@ mod tests {
     #[test]
     fn the_same_request_again_is_granted_again_for_a_whole_ttl() {
         let held = view(Some(OURS), Some(NOW));
-        let granted = (Vote::Granted, Write::Lock { fence: NOW });
+        let granted = (Vote::Granted, Write::Lock { fence: Some(NOW) });
         assert_eq!(acquire(&held, &claim(NOW)), granted);
     }
 
@@ -381,6 +391,28 @@ mod tests {
         assert_eq!(wait(&granted, &claim(NOW)), (Vote::Granted, Write::Nothing));
         let reserved = view(Some(OURS), Some(NOW - 9));
         assert_eq!(wait(&reserved, &claim(NOW)).0, Vote::YourTurn);
+    }
+
+    #[test]
+    fn a_lock_without_a_token_touches_no_fence() {
+        let (plain, locked) = (claim(0), (Vote::Granted, Write::Lock { fence: None }));
+        let (free, ours) = (view(None, Some(NOW)), view(Some(OURS), Some(NOW)));
+        let theirs = view(Some(b"another"), Some(NOW));
+        assert_eq!(acquire(&free, &plain), locked);
+        assert_eq!(acquire(&ours, &plain), locked);
+        assert_eq!(extend(&ours, &plain), locked);
+        assert!(matches!(extend(&free, &plain).0, Vote::Lost { .. }));
+        for rule in [acquire, extend] {
+            let (vote, write) = rule(&theirs, &plain);
+            assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+            assert_eq!(write, Write::Nothing);
+        }
+        let unlocked = |held| (Vote::Released { held }, Write::Unlock { fence: None });
+        assert_eq!(release(&ours, &plain, None), unlocked(true));
+        assert_eq!(release(&free, &plain, None), unlocked(false));
+        // Nor is it taken for one that is only reserved.
+        let value = crate::holder::new_owner(0, "");
+        assert!(!ours.is_reserved(&value));
     }
 
     /// Found by the model: a node came back with an old snapshot in which the lock was reserved

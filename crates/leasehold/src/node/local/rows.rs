@@ -114,7 +114,7 @@ impl Row {
             Write::Lock { fence } => {
                 let holders = process::describe(&claim.holders());
                 let lock = Lock::new(claim.owner(), holders, claim.ttl());
-                (Some(lock), claim.ttl(), Some(fence))
+                (Some(lock), claim.ttl(), fence)
             }
             Write::Unlock { fence } => (None, Duration::ZERO, fence),
             Write::Keep {

@@ -32,6 +32,8 @@ pub(super) struct Job {
 /// Calls that share one request, and so one reply.
 pub(super) enum Unit {
     One(Job),
+    /// A lock without a token: a single command.
+    Plain(Job),
     /// A release by the server's own command, and a look at whether anybody stands in line.
     Native(Job, Native),
     AcquireMany(Vec<Job>),
@@ -119,6 +121,9 @@ impl Job {
 /// that of a claim that has stood in line, since others may stand there still.
 pub(super) fn plan(jobs: Vec<Job>, cap: u64, native: Option<Native>) -> Vec<Unit> {
     let one = |job: Job| match native {
+        _ if job.call.verb() == Verb::Acquire && !job.call.claim().is_fenced() && !job.alone => {
+            Unit::Plain(job)
+        }
         Some(native) if settles(&job.call) && !job.alone && !job.call.claim().has_waited() => {
             Unit::Native(job, native)
         }
@@ -157,21 +162,21 @@ pub(super) fn plan(jobs: Vec<Job>, cap: u64, native: Option<Native>) -> Vec<Unit
             false => units.push(together(jobs)),
         }
     }
-    units.extend(others.into_iter().map(Unit::One));
+    units.extend(others.into_iter().map(one));
     units
 }
 
 impl Unit {
     pub(super) fn jobs(&self) -> &[Job] {
         match self {
-            Self::One(job) | Self::Native(job, _) => std::slice::from_ref(job),
+            Self::One(job) | Self::Plain(job) | Self::Native(job, _) => std::slice::from_ref(job),
             Self::AcquireMany(jobs) | Self::ExtendMany(jobs) | Self::SettleMany(jobs) => jobs,
         }
     }
 
     pub(super) fn into_jobs(self) -> Vec<Job> {
         match self {
-            Self::One(job) | Self::Native(job, _) => vec![job],
+            Self::One(job) | Self::Plain(job) | Self::Native(job, _) => vec![job],
             Self::AcquireMany(jobs) | Self::ExtendMany(jobs) | Self::SettleMany(jobs) => jobs,
         }
     }
@@ -188,6 +193,15 @@ impl Unit {
     pub(super) fn answer(self, value: Value, next: Option<Value>, after: &mut Aftermath) {
         match self {
             Self::One(job) => after.one(job, value),
+            Self::Plain(job) => match value {
+                Value::Okay => job.answer(Ok(Vote::Granted)),
+                // Another has it, whom the script names; or it finds the same error.
+                Value::Nil | Value::ServerError(_) => after.alone(job),
+                _ => {
+                    let why = "to SET".into();
+                    after.nonsense(job, NodeError::Protocol { why });
+                }
+            },
             Self::Native(job, _) => after.native(job, &value, next.as_ref()),
             Self::AcquireMany(jobs) | Self::ExtendMany(jobs) => {
                 after.many(jobs, value, 0, |value, call| match value {

@@ -74,7 +74,10 @@ fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
         (b"GRANTED", [now]) if call.verb() == Verb::Acquire => {
             return Some(Reply::GrantedAt(number(now)?));
         }
-        (b"GRANTED", [_]) if call.verb() == Verb::Wait => Vote::Granted,
+        (b"GRANTED", [_]) if matches!(call.verb(), Verb::Wait | Verb::Extend) => Vote::Granted,
+        (b"RELEASED", [held]) if matches!(call.verb(), Verb::Release { .. }) => Vote::Released {
+            held: number(held)? == 1,
+        },
         (b"HELD", [fence, now, Value::Int(ttl_ms), value, place @ ..]) => Vote::Held {
             holder: Holder::parse(bytes(value)?),
             remaining: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),

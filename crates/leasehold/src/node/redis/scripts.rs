@@ -36,6 +36,7 @@ pub(super) struct Scripts {
     extend: Text,
     release: Text,
     settle: Text,
+    plain: Text,
     acquire_many: Text,
     extend_many: Text,
     settle_many: Text,
@@ -90,6 +91,7 @@ impl Scripts {
             extend: text(include_str!("extend.lua")),
             release: text(include_str!("release.lua")),
             settle: text(include_str!("settle.lua")),
+            plain: text(include_str!("plain.lua")),
             acquire_many: text(include_str!("acquire_many.lua")),
             extend_many: text(include_str!("extend_many.lua")),
             settle_many: text(include_str!("settle_many.lua")),
@@ -105,6 +107,7 @@ impl Scripts {
             &self.extend,
             &self.release,
             &self.settle,
+            &self.plain,
             &self.acquire_many,
             &self.extend_many,
             &self.settle_many,
@@ -123,11 +126,12 @@ impl Scripts {
         let claim = call.claim();
         let settle = settles(call) && !job.released;
         let script = match call.verb() {
-            Verb::Acquire => &self.acquire,
+            Verb::Acquire if claim.is_fenced() => &self.acquire,
             Verb::Wait => &self.wait,
-            Verb::Extend => &self.extend,
+            Verb::Extend if claim.is_fenced() => &self.extend,
             Verb::Release { .. } if settle => &self.settle,
-            Verb::Release { .. } => &self.release,
+            _ if !claim.is_fenced() && !job.released => &self.plain,
+            _ => &self.release,
         };
         let mut cmd = Cmd::with_capacity(8, 256);
         match by {
@@ -157,9 +161,11 @@ impl Scripts {
                 cmd.arg(whole_ms(keep)).arg(kept_value(claim.owner()));
             }
         }
-        if call.verb() == Verb::Acquire && claim.token() > cap {
-            cmd.arg("T");
-        }
+        match call.verb() {
+            Verb::Acquire if claim.token() > cap => cmd.arg("T"),
+            Verb::Extend if !claim.is_fenced() => cmd.arg("X"),
+            _ => &mut cmd,
+        };
         cmd
     }
 
@@ -259,7 +265,21 @@ pub(super) fn shares_script(call: &Call, ttl: Option<Duration>, cap: u64) -> boo
 
 /// Whether a release is a plain compare-and-delete.
 pub(super) fn settles(call: &Call) -> bool {
-    call.is_settled() && call.verb() == Verb::Release { keep: None }
+    let plain = call.is_settled() || !call.claim().is_fenced();
+    plain && call.verb() == Verb::Release { keep: None }
+}
+
+/// The request for a lock without a token.
+pub(super) fn set(call: &Call) -> Cmd {
+    let claim = call.claim();
+    let mut cmd = Cmd::with_capacity(6, 256);
+    cmd.arg("SET")
+        .arg(claim.name().as_bytes())
+        .arg(claim.owner())
+        .arg("NX")
+        .arg("PX")
+        .arg(whole_ms(claim.ttl()));
+    cmd
 }
 
 /// Rounded up, so that it is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.

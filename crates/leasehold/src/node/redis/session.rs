@@ -269,6 +269,7 @@ impl Session {
             let calls = unit.jobs().iter().map(|job| &job.call);
             let cmd = match unit {
                 Unit::One(job) => scripts.one(job, *cap, self.bells.id()),
+                Unit::Plain(job) => scripts::set(&job.call),
                 Unit::Native(job, native) => {
                     pipeline.add_command(scripts::delete(&job.call, *native));
                     scripts::look_for_line(&job.call)

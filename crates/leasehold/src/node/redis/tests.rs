@@ -27,6 +27,8 @@ struct Step {
     above_floor: i64,
     /// No other node votes on the claim.
     alone: bool,
+    /// It has no token.
+    plain: bool,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -46,14 +48,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         // Further ahead than the skew.
         1 => Just(3_600_000_000i64),
     ];
-    let step = (verb, 0..2u8, 0..4u8, above_floor, any::<bool>()).prop_map(|step| {
-        let (verb, name, owner, above_floor, alone) = step;
+    let step = (verb, 0..2u8, 0..4u8, above_floor, any::<bool>(), 0..5u8).prop_map(|step| {
+        let (verb, name, owner, above_floor, alone, plain) = step;
         Step {
             verb,
             name,
             owner,
             above_floor,
             alone,
+            plain: plain == 0,
         }
     });
     prop::collection::vec(step, 1..40)
@@ -69,7 +72,10 @@ impl Tally for Answers {
 }
 
 fn ask(node: &dyn Node, step: Step, prefix: u64, floor: u64) -> Result<Vote, NodeError> {
-    let token = floor.saturating_add_signed(step.above_floor);
+    let token = match step.plain {
+        false => floor.saturating_add_signed(step.above_floor),
+        true => 0,
+    };
     let claim = Claim::new(
         Name::new(format!("{prefix}-{}", step.name)).expect("a name"),
         // As a real one: the first 40 characters are the secret, and it tells the token.
@@ -130,6 +136,7 @@ fn the_scripts_obey_the_rules() {
         owner: 0,
         above_floor: 1,
         alone: false,
+        plain: false,
     };
     ask(&redis, warm, 0, 0).expect("connected");
     // Tokens just above the floor are allowed from the moment after it was set.
