@@ -30,7 +30,7 @@ const MAX_RETOKENS: u32 = 8;
 
 /// How often one who waits asks again: to show that it lives, and as the net under a missed
 /// bell.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT: Duration = Duration::from_millis(1100);
 
 /// Those before whom so many stand ask half as often: their turn is not near, and there may be
 /// very many of them.

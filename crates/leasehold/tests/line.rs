@@ -191,10 +191,7 @@ impl Node for Rigid {
 }
 
 /// One who holds the lock, one who waits for it and has asked `ago`, and the waiter's lease.
-async fn handed_over(
-    ago: Duration,
-    renewal: bool,
-) -> (Paused, Rigid, leasehold::Lease) {
+async fn handed_over(ago: Duration, renewal: bool) -> (Paused, Rigid, leasehold::Lease) {
     let clock = Paused(tokio::time::Instant::now());
     let node = MemoryNode::with_time_source("n", Arc::new(clock));
     let rigid = Rigid {
@@ -202,7 +199,10 @@ async fn handed_over(
         acquires: Arc::default(),
     };
     let builder = Client::builder().time_source(clock);
-    let waiter = builder.custom_node(rigid.clone()).build().expect("a client");
+    let waiter = builder
+        .custom_node(rigid.clone())
+        .build()
+        .expect("a client");
     tokio::time::sleep(Duration::from_secs(20)).await;
     let held = client(clock, &[node]).mutex("a").lock().await;
     let held = held.expect("a lease");
@@ -229,7 +229,10 @@ async fn a_lease_that_is_handed_over_counts_from_the_last_question() {
     let (_, rigid, lease) = handed_over(ago, true).await;
     assert_eq!(rigid.acquires.load(Ordering::SeqCst), 0, "nobody has asked");
     let (left, most) = (lease.remaining(), HANDED_OVER - ago);
-    assert!(left < most && left > most - Duration::from_millis(50), "{left:?}");
+    assert!(
+        left < most && left > most - Duration::from_millis(50),
+        "{left:?}"
+    );
     let since = tokio::time::Instant::now();
     lease.lost().await;
     assert!(since.elapsed() < left, "it is told before the deadline");

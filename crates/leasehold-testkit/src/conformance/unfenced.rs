@@ -47,7 +47,10 @@ pub async fn without_fencing_it_is_handed_over(case: Case) {
         assert!(!waiting.is_finished());
         assert_eq!(lease.release().await, Released::Released);
         let got = tokio::time::timeout(TTL / 2, waiting).await;
-        let got: Lease = got.expect("not by its TTL").expect("no panic").expect("a lease");
+        let got: Lease = got
+            .expect("not by its TTL")
+            .expect("no panic")
+            .expect("a lease");
         assert!(got.token() > 0);
         got.release().await;
         case.until_free("a").await;
