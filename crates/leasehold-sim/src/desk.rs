@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use leasehold::node::rules::Constants;
 use leasehold::node::rules::{View, Write};
 use leasehold::node::{Claim, News, Record, Verb};
-use leasehold::{Holder, node::rules::Constants};
 
 use crate::bug::Bug;
 use crate::store::{Ask, Entry};
@@ -188,9 +188,8 @@ impl Record for Desk<'_> {
             // It hears nothing, and only asks.
             return true;
         };
-        let ticket = Holder::parse(owner).token.unwrap_or(0);
         let name = self.ask.claim.name();
-        let heard = self.board.publish(channel, name, ticket, news);
+        let heard = self.board.publish(channel, name, owner, news);
         heard || self.bug == Some(Bug::DeadWaiterKept)
     }
 }

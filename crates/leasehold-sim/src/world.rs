@@ -360,9 +360,10 @@ impl World {
     pub fn trace_telling(&self, server: usize, process: &Process, telling: &Telling) {
         self.note(|| {
             let Telling {
-                name, ticket, news, ..
+                name, owner, news, ..
             } = telling;
             let who = process.label();
+            let ticket = leasehold::Holder::parse(owner).token.unwrap_or(0);
             format!("    n{server}: tells {who} of {name} ticket {ticket}: {news:?}")
         });
     }

@@ -133,3 +133,37 @@ impl Drop for Unwatch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::holder::new_owner;
+    use crate::node::Ears;
+
+    /// Rule: news is matched to its exact claim. Two attempts of one process can have the same
+    /// ticket, one after the other.
+    #[test]
+    fn a_grant_is_heard_by_nobody_else() {
+        let (bells, name) = (Arc::new(Bells::new()), Name::new("a b").unwrap());
+        let claims =
+            [1, 2].map(|_| Claim::new(name.clone(), new_owner(16, ""), 16, Duration::from_secs(1)));
+        let ears = [1, 2].map(|_| Arc::new(Ears::default()));
+        let _watches = [0, 1].map(|i: usize| bells.watch(&claims[i], &ears[i].bell(0)));
+        let told = |i: usize| [b"G", &claims[i].owner()[..TOLD], b" a b"].concat();
+        bells.hear(&told(1));
+        assert!(!ears[0].is_granted_by(0) && ears[1].is_granted_by(0));
+        for nonsense in [
+            &b""[..],
+            b"G",
+            b"Gx",
+            b"G a b",
+            b"X0 a b",
+            b"G0123456789abcdef a b",
+        ] {
+            bells.hear(nonsense);
+        }
+        assert!(!ears[0].is_granted_by(0));
+    }
+}
