@@ -4,10 +4,11 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
-use leasehold::{Options, Sighting};
+use leasehold::node::NodeError;
+use leasehold::{Name, Options, Sighting};
 
 use crate::args::Break;
-use crate::exit::{Failure, NOTHING, Outcome, UNAVAILABLE};
+use crate::exit::{Failure, NOTHING, Outcome, UNAVAILABLE, next_step_after};
 use crate::talk::{say, short};
 use crate::waiting::{break_off, with_age};
 
@@ -15,16 +16,11 @@ pub(crate) async fn break_lock(args: Break) -> Outcome {
     let client = args.nodes.client(Options::default())?;
     let inspection = client.inspect(args.name.as_bytes()).await?;
     let name = &inspection.name;
+    let failed = inspection.nodes.iter();
+    let failed = failed.filter_map(|(node, seen)| Some((node, seen.as_ref().err()?)));
+    let failed: Vec<(&String, &NodeError)> = failed.collect();
     if !inspection.is_conclusive() {
-        let failed = inspection.nodes.iter().filter_map(|(node, seen)| {
-            let error = seen.as_ref().err()?;
-            Some(format!("{node}: {error}"))
-        });
-        let failed = failed.collect::<Vec<_>>().join("; ");
-        return Err(Failure::new(
-            UNAVAILABLE,
-            format!("not enough nodes answer to say who holds `{name}` [{failed}]"),
-        ));
+        return Err(unanswered(name, &failed));
     }
     let named = |seen: &&Sighting| seen.owner_id() == args.owner;
     let Some(lock) = inspection.sightings().find(named) else {
@@ -49,6 +45,11 @@ pub(crate) async fn break_lock(args: Break) -> Outcome {
         return Err(Failure::new(NOTHING, text));
     }
     say(format!("`{name}` was taken away from {}", lock.holder));
+    for (node, error) in failed {
+        say(format!(
+            "warning: {node} may have it still: it could not be asked ({error})"
+        ));
+    }
     if let Some(left) = lock
         .remaining
         .filter(|_| lock.holder.token.is_some() && !lock.holder.kept)
@@ -59,6 +60,19 @@ pub(crate) async fn break_lock(args: Break) -> Outcome {
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn unanswered(name: &Name, failed: &[(&String, &NodeError)]) -> Failure {
+    let errors: Vec<_> = failed.iter().map(|(_, error)| *error).collect();
+    let failed = failed
+        .iter()
+        .map(|(node, error)| format!("{node}: {error}"));
+    let failed = failed.collect::<Vec<_>>().join("; ");
+    let mut text = format!("not enough nodes answer to say who holds `{name}` [{failed}]");
+    if let Some(step) = next_step_after(&errors) {
+        text += &format!("\n{step}");
+    }
+    Failure::new(UNAVAILABLE, text)
 }
 
 fn confirm(lock: &Sighting) -> Result<(), Failure> {

@@ -99,18 +99,26 @@ fn next_step(error: &Error) -> Option<&'static str> {
              forget (their first start)",
         );
     }
-    if any(|story| {
-        use NodeError::{Disconnected, Unreachable};
-        matches!(
-            story,
-            Story::Failed(Unreachable { .. } | Disconnected { .. })
-        )
-    }) {
+    let failed = refusal
+        .nodes
+        .iter()
+        .filter_map(|report| match &report.story {
+            Story::Failed(error) => Some(error),
+            _ => None,
+        });
+    next_step_after(&failed.collect::<Vec<_>>())
+}
+
+/// What can be done about nodes that failed so.
+pub(crate) fn next_step_after(failed: &[&NodeError]) -> Option<&'static str> {
+    use NodeError::{Disconnected, TimedOut, Unreachable};
+    let any = |so: fn(&NodeError) -> bool| failed.iter().any(|error| so(error));
+    if any(|error| matches!(error, Unreachable { .. } | Disconnected { .. })) {
         return Some(
             "next: check that the servers run, and the addresses and firewalls on the way",
         );
     }
-    any(|story| matches!(story, Story::Failed(NodeError::TimedOut { .. })))
+    any(|error| matches!(error, TimedOut { .. }))
         .then_some("next: check whether the servers are stopped or overloaded")
 }
 

@@ -1,8 +1,10 @@
 //! A process's ear on a node: one subscription for all who wait in it, made when the first of
 //! them comes and kept while there is one, and a while longer.
 //!
-//! It behaves as that of the library's own Redis node does: whenever it is made, and whenever
-//! it breaks, all who wait ask again, and so learn what they may not have been told.
+//! The library's own Redis node hears over the connection that it asks on. This is the harder
+//! case: news and answers come in any order, and either connection may break alone. In both,
+//! whenever it is made, and whenever it breaks, all who wait ask again, and so learn what they
+//! may not have been told.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -23,6 +25,9 @@ const PING: Duration = Duration::from_secs(5);
 /// How long the subscription is kept when nobody waits any more.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// Who waits: for what, and with which owner value.
+type Waiter = (Name, Arc<[u8]>);
+
 /// The bells of all who wait for something on one node.
 pub struct Bells {
     channel: Channel,
@@ -31,8 +36,8 @@ pub struct Bells {
 
 #[derive(Default)]
 struct State {
-    /// Those who wait, by name and ticket.
-    waiting: BTreeMap<(Name, u64), Bell>,
+    /// Those who wait, by name and owner value: a ticket may be that of another attempt, too.
+    waiting: BTreeMap<Waiter, Bell>,
     /// Somebody listens, or tries to.
     listening: bool,
     connection: Option<ConnectionId>,
@@ -45,7 +50,7 @@ struct State {
 /// Ends a watch when dropped.
 struct Unwatch {
     end: Arc<End>,
-    key: (Name, u64),
+    key: Waiter,
 }
 
 impl Drop for Unwatch {
@@ -70,7 +75,8 @@ impl Bells {
 impl End {
     /// Rings for a claim that waits.
     pub fn watch(self: &Arc<Self>, world: &Arc<World>, claim: &Claim, bell: &Bell) -> Watch {
-        let key = (claim.name().clone(), claim.token());
+        let owner = world.waiters().alias(claim.owner(), world.plan.seed);
+        let key = (claim.name().clone(), owner);
         let state = &mut *locked(&self.bells.state);
         state.waiting.insert(key.clone(), bell.clone());
         if !std::mem::replace(&mut state.listening, true) {
@@ -208,7 +214,7 @@ impl End {
     pub fn heard(&self, telling: &Telling) {
         let bell = {
             let state = locked(&self.bells.state);
-            let key = (telling.name.clone(), telling.ticket);
+            let key = (telling.name.clone(), Arc::clone(&telling.owner));
             let listens = state.connection == Some(telling.to);
             state.waiting.get(&key).filter(|_| listens).cloned()
         };

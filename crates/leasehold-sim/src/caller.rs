@@ -180,7 +180,10 @@ impl Caller {
     async fn work_with(&self, name: usize, lease: &Lease) {
         let (world, process, token) = (&self.world, &self.process, lease.token());
         for _ in 0..self.dice.below(4) {
-            if let Some(value) = Resource::read(world, process, name, token).await {
+            // What has no token is nothing for a resource that checks them.
+            if token > 0
+                && let Some(value) = Resource::read(world, process, name, token).await
+            {
                 if self.dice.chance(0.3) {
                     self.pause(0.5).await;
                 }
@@ -229,6 +232,9 @@ impl Caller {
         let mut options = options.ttl(ttl);
         if dice.chance(0.25) {
             options = options.without_renewal();
+        }
+        if dice.chance(0.1) {
+            options = options.without_fencing();
         }
         if dice.chance(0.1) {
             options = options.max_hold(ttl.mul_f64(0.5 + dice.fraction()));

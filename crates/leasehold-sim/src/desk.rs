@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use leasehold::node::rules::Constants;
 use leasehold::node::rules::{View, Write};
 use leasehold::node::{Claim, News, Record, Verb};
-use leasehold::{Holder, node::rules::Constants};
 
 use crate::bug::Bug;
 use crate::store::{Ask, Entry};
@@ -97,11 +97,13 @@ impl Record for Desk<'_> {
             Write::Lock { fence } => {
                 let extends = self.ask.verb == Verb::Extend;
                 let fence = match self.bug {
-                    Some(Bug::ExtendIgnoresFence) if extends => claim.token(),
+                    Some(Bug::ExtendIgnoresFence) if extends => Some(claim.token()),
                     _ => fence,
                 };
                 self.entry.lock = Some((claim.owner().into(), locked));
-                self.entry.fence = Some((fence, fenced));
+                if let Some(fence) = fence {
+                    self.entry.fence = Some((fence, fenced));
+                }
             }
             Write::Unlock { fence } => {
                 self.entry.unlock(self.bug);
@@ -126,6 +128,11 @@ impl Record for Desk<'_> {
 
     fn reserve(&mut self, owner: &[u8], time: Duration) {
         self.entry.lock = Some((owner.into(), self.until(time)));
+    }
+
+    fn grant(&mut self, owner: &[u8], token: u64, time: Duration) {
+        self.reserve(owner, time);
+        self.entry.fence = Some((token, self.fence_until(time)));
     }
 
     fn has_line(&self) -> bool {
@@ -165,6 +172,10 @@ impl Record for Desk<'_> {
         (!unseen).then_some(first)
     }
 
+    fn is_settled(&self, owner: &[u8]) -> bool {
+        self.entry.line.is_settled(owner, self.now)
+    }
+
     fn before(&self, owner: &[u8]) -> u32 {
         self.entry.line.before(owner)
     }
@@ -177,9 +188,8 @@ impl Record for Desk<'_> {
             // It hears nothing, and only asks.
             return true;
         };
-        let ticket = Holder::parse(owner).token.unwrap_or(0);
         let name = self.ask.claim.name();
-        let heard = self.board.publish(channel, name, ticket, news);
+        let heard = self.board.publish(channel, name, owner, news);
         heard || self.bug == Some(Bug::DeadWaiterKept)
     }
 }

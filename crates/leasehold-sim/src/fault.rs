@@ -41,7 +41,7 @@ pub enum Fault {
     Suspended,
     /// A process is killed, and started again.
     Killed,
-    /// A process is killed when the lock is reserved for it: before it hears of that, or just
+    /// A process is killed when the lock is handed over to it: before it hears of that, or just
     /// after.
     KilledInTurn,
     /// A node takes its time.

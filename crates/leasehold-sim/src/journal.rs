@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
+use leasehold::node::Verb;
+
 use crate::agenda::Nanos;
 use crate::check::{self, Check, Fact, Scene, Violation};
 use crate::fault::{Fault, FaultCounts};
@@ -15,8 +17,8 @@ use crate::waiters::Asker;
 pub struct Journal {
     /// Who holds what.
     pub ledger: Ledger,
-    /// When each attempt was first sent, by process, life, name and token.
-    pub asked: BTreeMap<Asker, Nanos>,
+    /// When each attempt was first sent, by process, life, name and token; and what was sent.
+    pub asked: BTreeMap<Asker, (Verb, Nanos)>,
     /// How often each kind of fault struck.
     pub faults: FaultCounts,
     /// The first promise that was broken.
@@ -43,12 +45,14 @@ impl Journal {
     ///
     /// One that was passed on within a process has a later token of the claim's block, and was
     /// asked of no node. It begins when it is got; but that a claim which is passed on has
-    /// not been overtaken rests on clocks, and where these are bad it began with the claim.
+    /// not been overtaken rests on clocks, and where these are bad it began with the claim. The
+    /// same goes for one that was handed over by the nodes.
     pub fn began(&self, asker: Asker, mode: Mode, now: Nanos) -> Nanos {
         let (slot, life, name, _) = asker;
         let mut earlier = self.asked.range((slot, life, name, 0)..=asker);
         match earlier.next_back() {
-            Some((claim, at)) if *claim == asker || mode == Mode::Beyond => *at,
+            Some((_, (_, at))) if mode == Mode::Beyond => *at,
+            Some((claim, (Verb::Acquire, at))) if *claim == asker => *at,
             _ => now,
         }
     }

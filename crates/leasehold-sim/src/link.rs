@@ -132,7 +132,8 @@ impl Job {
         let (name, owner) = (claim.name().clone(), &*self.owner);
         Request::Ask(Box::new(Ask {
             verb: self.call.verb(),
-            claim: Claim::new(name, owner, claim.token(), claim.ttl()),
+            claim: Claim::new(name, owner, claim.token(), claim.ttl())
+                .on_one_node(claim.is_on_one_node()),
             settled: self.call.is_settled(),
             epoch,
             bell: bells.channel(),

@@ -243,7 +243,7 @@ pub fn replace(world: &Arc<World>, slot: usize) {
 
 /// A node tells a process something, which it hears then, if at all.
 pub fn told(world: &Arc<World>, process: &Arc<Process>, news: News, arrival: Option<Nanos>) {
-    let kills = news == News::YourTurn && world.dice.chance(world.plan.kill_in_turn);
+    let kills = news != News::AskAgain && world.dice.chance(world.plan.kill_in_turn);
     if !kills || process.is_dead() {
         return;
     }

@@ -254,6 +254,7 @@ impl Entry {
         if bug == Some(Bug::LineByArrival) {
             let (name, owner) = (claim.name().clone(), claim.owner());
             let placed = Claim::new(name, owner, bell.arrival, claim.ttl());
+            let placed = placed.on_one_node(claim.is_on_one_node());
             self.line.join(&placed, now);
         } else {
             self.line.join(claim, now);

@@ -2,6 +2,7 @@
 //! server. It belongs to a run of the server, not to its memory.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use leasehold::Name;
 use leasehold::node::News;
@@ -18,8 +19,8 @@ pub struct Telling {
     pub to: ConnectionId,
     /// About which name.
     pub name: Name,
-    /// Whom: the one with this ticket.
-    pub ticket: u64,
+    /// Whom: the one with this owner value.
+    pub owner: Arc<[u8]>,
     /// What.
     pub news: News,
 }
@@ -43,13 +44,13 @@ impl Switchboard {
     }
 
     /// Tells all who listen. `false` if nobody does, as far as is known at this end.
-    pub fn publish(&mut self, channel: Channel, name: &Name, ticket: u64, news: News) -> bool {
-        let before = self.tellings.len();
+    pub fn publish(&mut self, channel: Channel, name: &Name, owner: &[u8], news: News) -> bool {
+        let (before, owner) = (self.tellings.len(), Arc::<[u8]>::from(owner));
         let connections = self.listening.range((channel, 0)..=(channel, u64::MAX));
         self.tellings.extend(connections.map(|&(_, to)| Telling {
             to,
             name: name.clone(),
-            ticket,
+            owner: Arc::clone(&owner),
             news,
         }));
         self.tellings.len() > before

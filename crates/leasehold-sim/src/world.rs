@@ -227,14 +227,20 @@ impl World {
         let owner = self.waiters().alias(claim.owner(), self.plan.seed);
         self.waiters()
             .sent(process, name, verb, (claim.token(), &owner));
-        if verb != Verb::Acquire {
+        if !matches!(verb, Verb::Acquire | Verb::Wait) {
             return owner;
         }
         let key = (process.slot, process.life, name, claim.token());
+        let asked = (verb, self.agenda.now());
         let new = match self.journal().asked.entry(key) {
+            // One that has waited asks for the lock.
+            Entry::Occupied(mut entry) if verb == Verb::Acquire && entry.get().0 != verb => {
+                entry.insert(asked);
+                true
+            }
             Entry::Occupied(_) => false,
             Entry::Vacant(entry) => {
-                entry.insert(self.agenda.now());
+                entry.insert(asked);
                 true
             }
         };
@@ -354,9 +360,10 @@ impl World {
     pub fn trace_telling(&self, server: usize, process: &Process, telling: &Telling) {
         self.note(|| {
             let Telling {
-                name, ticket, news, ..
+                name, owner, news, ..
             } = telling;
             let who = process.label();
+            let ticket = leasehold::Holder::parse(owner).token.unwrap_or(0);
             format!("    n{server}: tells {who} of {name} ticket {ticket}: {news:?}")
         });
     }

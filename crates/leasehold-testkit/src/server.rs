@@ -1,5 +1,6 @@
 //! Real `redis-server` (or `valkey-server`) processes, on free ports, stopped when dropped.
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -233,17 +234,22 @@ impl Drop for RedisServer {
     }
 }
 
-/// `redis-server`, or `valkey-server` where that is what there is.
-fn server_program() -> &'static str {
-    let runs = |program: &str| {
+/// What `LEASEHOLD_TEST_SERVER` names; or `redis-server`, or `valkey-server` where that is what
+/// there is.
+fn server_program() -> OsString {
+    if let Some(chosen) = std::env::var_os("LEASEHOLD_TEST_SERVER") {
+        return chosen;
+    }
+    let runs = |program: &&str| {
         let mut command = Command::new(program);
         command.arg("--version").stdout(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
     ["redis-server", "valkey-server"]
         .into_iter()
-        .find(|program| runs(program))
+        .find(runs)
         .expect("redis-server or valkey-server must be on the path; `./test` installs one")
+        .into()
 }
 
 fn free_port() -> u16 {

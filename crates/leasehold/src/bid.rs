@@ -8,11 +8,20 @@ use crate::core::Core;
 use crate::error::Refusal;
 use crate::held::{Rounds, Won};
 use crate::janitor::Return;
-use crate::node::{Claim, DEAD_AFTER, Verb};
+use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Verb};
 use crate::options::Options;
 use crate::planted;
 use crate::quorum::round::{self, Advice, Decision};
 use crate::quorum::{Canvass, NodeSet, Question};
+
+/// A lease that was handed over is extended after so long. Not at once: many are given back
+/// before that.
+const CONFIRM_AFTER: Duration = Duration::from_millis(10);
+
+/// So much of a lease that was handed over must be left to take it.
+pub(crate) fn least_left(ttl: Duration) -> Duration {
+    (ttl / 2).min(HANDED_OVER / 4)
+}
 
 /// What a round that was not won came to.
 pub(crate) struct Refused {
@@ -47,7 +56,7 @@ impl<'a> Bid<'a> {
             timeout,
             until: sent_at,
         });
-        armed.until = sent_at + self.options.ttl.max(DEAD_AFTER) + timeout;
+        armed.until = sent_at + self.options.ttl.max(DEAD_AFTER + HANDED_OVER) + timeout;
         armed
     }
 
@@ -71,7 +80,9 @@ impl<'a> Bid<'a> {
         };
         let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
         if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
-            return Ok(self.won(Rounds::first(canvass, waited), sent_at, deadline));
+            let renew_at = sent_at + options.ttl / 3;
+            let rounds = Rounds::first(canvass, waited);
+            return Ok(self.won(rounds, sent_at, deadline, renew_at));
         }
         // A failed attempt releases everywhere, also where the outcome is unknown; not
         // where the node said no, which took no effect and cannot any more. One that stood
@@ -90,7 +101,34 @@ impl<'a> Bid<'a> {
         Err(refused)
     }
 
-    fn won(mut self, rounds: Rounds, sent_at: Moment, deadline: Moment) -> Won {
+    /// Takes what nodes have granted when its turn came, without being asked again. On each of
+    /// these nodes it was not granted yet at `since`: a majority has it for
+    /// [`HANDED_OVER`] from then at least. That is short, so it is extended soon.
+    ///
+    /// Gives the bid back if it had better ask: too little is left, or nobody would extend it.
+    pub(crate) fn handed_over(self, granted: NodeSet, since: Moment) -> Result<Won, Self> {
+        let (core, options) = (self.core, self.options);
+        let now = core.clock.now();
+        let valid_from = match planted::on(planted::Bug::HandedOverValidityFromReply) {
+            false => since,
+            true => now,
+        };
+        // No longer than the TTL: a node that has forgotten the grant may vote again after that.
+        let ttl = options.ttl.min(HANDED_OVER);
+        let deadline = round::deadline(valid_from, ttl, options.drift_of(ttl), now);
+        let enough =
+            |deadline: &Moment| deadline.saturating_duration_since(now) >= least_left(options.ttl);
+        match deadline.filter(enough) {
+            Some(deadline) if options.renewal && !options.detached => {
+                let canvass = Canvass::granted_by(granted, core.nodes.len());
+                let rounds = Rounds::first(canvass, true);
+                Ok(self.won(rounds, now, deadline, now + CONFIRM_AFTER))
+            }
+            _ => Err(self),
+        }
+    }
+
+    fn won(mut self, rounds: Rounds, sent_at: Moment, deadline: Moment, renew_at: Moment) -> Won {
         self.arm(sent_at).disarm();
         Won {
             token: self.claim.token,
@@ -98,6 +136,7 @@ impl<'a> Bid<'a> {
             rounds,
             sent_at,
             deadline,
+            renew_at,
             won_at: sent_at,
             taken_at: sent_at,
             timeout: self.options.timeout_of_node(),
@@ -111,7 +150,8 @@ impl<'a> Bid<'a> {
         let sent_at = self.core.clock.now();
         let canvass = Canvass::send(&self.core.nodes, self.question(Verb::Wait));
         let validity = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
-        self.won(Rounds::first(canvass, true), sent_at, sent_at + validity)
+        let rounds = Rounds::first(canvass, true);
+        self.won(rounds, sent_at, sent_at + validity, sent_at + validity / 3)
     }
 
     pub(crate) fn refused(&self, canvass: &Canvass, sent_at: Moment) -> Refused {

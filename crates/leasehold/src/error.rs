@@ -115,7 +115,7 @@ impl Refusal {
     pub fn place(&self) -> Option<u32> {
         let places = self.nodes.iter().filter_map(|report| match &report.story {
             Story::Voted(Vote::Held { place, .. }) => *place,
-            Story::Voted(Vote::YourTurn) => Some(0),
+            Story::Voted(Vote::YourTurn | Vote::Granted) => Some(0),
             _ => None,
         });
         let (count, most) =

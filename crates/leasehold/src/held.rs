@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::bid::least_left;
 use crate::clock::{Clock, Moment};
 use crate::core::Core;
 use crate::error::Error;
 use crate::janitor::Return;
-use crate::node::{Claim, DEAD_AFTER, Holders, Node, Verb};
+use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Holders, Node, Verb};
 use crate::options::Options;
 use crate::planted;
 use crate::quorum::round::{self, Decision};
@@ -63,6 +64,8 @@ pub(crate) struct Won {
     /// When the last request that the deadline rests on was sent.
     pub(crate) sent_at: Moment,
     pub(crate) deadline: Moment,
+    /// When it is to be extended.
+    pub(crate) renew_at: Moment,
     /// The holder's own, which is the claim's for the first.
     pub(crate) token: u64,
     /// When the claim was asked for, and when this holder got it.
@@ -79,6 +82,7 @@ impl Won {
         let same = (self.claim.ttl, &self.label) == (options.ttl, &options.label);
         // The deadline was counted with this drift.
         let timing = (self.drift, self.timeout);
+        let same = same && self.claim.is_fenced() >= options.fencing;
         same && !options.detached && timing == (options.drift_of_ttl(), options.timeout_of_node())
     }
 
@@ -111,6 +115,7 @@ pub(crate) struct Held {
     /// When the last request that the deadline rests on was sent.
     sent_at: AtomicU64,
     deadline: AtomicU64,
+    renew_at: AtomicU64,
     /// [`HELD`], [`CLOSED`], or why it was lost.
     state: AtomicU8,
     pub(crate) lost: Notify,
@@ -194,6 +199,7 @@ impl Held {
             max_until,
             sent_at: AtomicU64::new(won.sent_at.as_nanos()),
             deadline: AtomicU64::new(won.deadline.min(max_until).as_nanos()),
+            renew_at: AtomicU64::new(won.renew_at.as_nanos()),
             state: AtomicU8::new(HELD),
             lost: Notify::new(),
             rounds: Mutex::new(won.rounds),
@@ -242,7 +248,11 @@ impl Held {
         if !self.renews() {
             return Moment::FAR;
         }
-        Moment::from_nanos(self.sent_at.load(Ordering::Acquire)) + self.claim.ttl / 3
+        self.renew_at()
+    }
+
+    fn renew_at(&self) -> Moment {
+        Moment::from_nanos(self.renew_at.load(Ordering::Acquire))
     }
 
     pub(crate) fn retry_pause(&self) -> Duration {
@@ -296,6 +306,9 @@ impl Held {
                 self.deadline
                     .fetch_max(deadline.as_nanos(), Ordering::AcqRel);
                 self.sent_at.fetch_max(sent_at.as_nanos(), Ordering::AcqRel);
+                let renew_at = sent_at + self.claim.ttl / 3;
+                self.renew_at
+                    .fetch_max(renew_at.as_nanos(), Ordering::AcqRel);
                 return Progress::Extended;
             }
         } else if refuted {
@@ -343,9 +356,18 @@ impl Held {
     /// for it. `None` if nobody does, or if so little is left of it, or it has been passed on
     /// so often, that it had better be given back.
     pub(crate) fn pass_on(&self, now: Moment) -> Option<()> {
-        let plain = self.keep_until.is_none() && self.claim.holders() == Holders::ThisProcess;
+        // Without a token there is none to count on with.
+        let plain = self.keep_until.is_none()
+            && self.claim.holders() == Holders::ThisProcess
+            && self.claim.is_fenced();
         let left = self.deadline().saturating_duration_since(now);
-        if !plain || left < self.claim.ttl / 2 {
+        // Of one that was handed over and is about to be extended, little is left.
+        let handed_over = self.renews() && self.renew_at() < self.won_at + self.claim.ttl / 3;
+        let least = match handed_over {
+            true => least_left(self.claim.ttl),
+            false => self.claim.ttl / 2,
+        };
+        if !plain || left < least {
             return None;
         }
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -362,6 +384,7 @@ impl Held {
             rounds: rounds.clone(),
             sent_at: Moment::from_nanos(self.sent_at.load(Ordering::Acquire)),
             deadline: self.deadline(),
+            renew_at: self.renew_at(),
             token: self.token + 1,
             won_at: self.won_at,
             taken_at: now,
@@ -432,6 +455,6 @@ fn to_return(
         settled: rounds.settled(),
         // The last EXTEND was sent before the deadline, so within a TTL of `sent_at`;
         // what it set has expired another TTL after that, and nobody stands in line any more.
-        until: sent_at + (claim.ttl * 2).max(DEAD_AFTER) + timeout,
+        until: sent_at + (claim.ttl * 2).max(DEAD_AFTER + HANDED_OVER) + timeout,
     }
 }

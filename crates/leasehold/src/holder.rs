@@ -34,7 +34,7 @@ const KEPT: &[u8] = b"kept";
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Holder {
-    /// The fencing token of the holder's lease.
+    /// The fencing token of the holder's lease; 0 if it has none.
     pub token: Option<u64>,
     /// The holder's host name.
     pub host: Option<String>,
@@ -67,7 +67,8 @@ impl Holder {
     /// ```
     #[must_use]
     pub fn since(&self) -> Option<SystemTime> {
-        UNIX_EPOCH.checked_add(Duration::from_micros(self.token?))
+        let token = self.token.filter(|token| *token > 0)?;
+        UNIX_EPOCH.checked_add(Duration::from_micros(token))
     }
 
     fn parse_ours(value: &[u8]) -> Option<Self> {
@@ -102,7 +103,7 @@ impl fmt::Display for Holder {
         if let Some(label) = &self.label {
             write!(f, " ({label})")?;
         }
-        if let Some(token) = self.token {
+        if let Some(token) = self.token.filter(|token| *token > 0) {
             write!(f, ", token {token}")?;
         }
         Ok(())

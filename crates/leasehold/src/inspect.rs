@@ -12,7 +12,7 @@ use crate::holder::owned_token;
 use crate::name::Name;
 use crate::node::{Claim, NodeError, Sighting, Verb};
 use crate::options::MIN_TTL;
-use crate::quorum::round::Round;
+use crate::quorum::round::{Decision, Round};
 use crate::quorum::{Canvass, NodeSet, Question};
 
 /// How long a node may take to say what it has. Listing a large server takes time.
@@ -110,7 +110,8 @@ impl Client {
     }
 
     /// Takes a lock away from the owner with this [id](Sighting::owner_id), on every node
-    /// where it is the owner. Whether it was on a majority of nodes.
+    /// where it is the owner. Whether it was on a majority of nodes, or may have been: nodes
+    /// that do not answer count as if they had it.
     ///
     /// The holder is not asked. If it still runs, it hears of it at its next renewal, a third
     /// of its TTL later at most, and only its token, which is smaller than that of the next
@@ -159,24 +160,23 @@ impl Client {
             question.settled = NodeSet::all();
         }
         let canvass = Canvass::send(&core.nodes, question);
-        canvass.decided().await;
+        // Where it was not to be had from a majority, every answer counts.
+        if canvass.decided().await == Decision::Failed {
+            canvass.complete().await;
+        }
         let (refused, refuted) = (
             core.refused(&claim, &canvass),
             canvass.with_round(Round::is_refuted),
         );
-        let released = |report: &NodeReport| {
+        let without_it = |report: &&NodeReport| {
             matches!(
                 report.story,
-                Story::Voted(crate::node::Vote::Released { held: true })
+                Story::Voted(crate::node::Vote::Released { .. })
             )
         };
-        let taken = refused
-            .nodes
-            .iter()
-            .filter(|report| released(report))
-            .count();
-        match taken >= inspection.majority() || refuted {
-            true => Ok(taken >= inspection.majority()),
+        let without_it = refused.nodes.iter().filter(without_it).count();
+        match without_it >= inspection.majority() || refuted {
+            true => Ok(!refuted),
             false => Err(Error::NoMajority(Box::new(refused))),
         }
     }

@@ -59,7 +59,8 @@ impl Lease {
     }
 
     /// The fencing token: larger than that of every earlier lease of this name. Pass it
-    /// to the resource and let that refuse a smaller one than it has seen.
+    /// to the resource and let that refuse a smaller one than it has seen. 0 if
+    /// [fencing is off](Options::without_fencing).
     #[must_use]
     pub fn token(&self) -> u64 {
         self.held.token
@@ -72,6 +73,9 @@ impl Lease {
     }
 
     /// Until when the lease is valid, as far as is known now. Renewal moves it.
+    ///
+    /// A lease that was waited for may begin with less than its TTL, and is renewed some
+    /// milliseconds later.
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.held.deadline()

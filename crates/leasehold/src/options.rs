@@ -56,6 +56,7 @@ pub struct Options {
     pub(crate) wait: Wait,
     pub(crate) attempts: Option<u32>,
     pub(crate) barging: bool,
+    pub(crate) fencing: bool,
     pub(crate) retry_delay: Duration,
     pub(crate) jitter_percent: u8,
     pub(crate) outage_patience: Duration,
@@ -93,6 +94,7 @@ impl Default for Options {
             wait: Wait::Forever,
             attempts: None,
             barging: false,
+            fencing: true,
             retry_delay: Duration::from_millis(100),
             jitter_percent: 50,
             outage_patience: Duration::from_secs(1),
@@ -180,6 +182,28 @@ impl Options {
         self
     }
 
+    /// Default on. Turns fencing off: no token is asked for, which spares the servers about half
+    /// of the work. It is the plain lock that other libraries take, for efficiency and not for
+    /// correctness: at most one holder, as long as clocks run at about the right speed.
+    ///
+    /// [`Lease::token`](crate::Lease::token) is 0 then, and must not be shown to a resource that
+    /// checks tokens. A lock that has to be waited for gets a token all the same: it stands in
+    /// line with it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let mutex = client.mutex("cache/refill").with_options(|o| o.without_fencing());
+    /// let lease = mutex.lock().await?;
+    /// assert_eq!(lease.token(), 0);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn without_fencing(mut self) -> Self {
+        self.fencing = false;
+        self
+    }
+
     /// Default on. Turns automatic renewal off: the lease ends one TTL after it
     /// was taken unless [`Lease::extend`](crate::Lease::extend) is called.
     #[must_use]
@@ -246,11 +270,15 @@ impl Options {
         self
     }
 
-    /// `drift = ttl × 1 % + 2 ms`, unless the caller chose another.
     pub(crate) fn drift_of_ttl(&self) -> Duration {
+        self.drift_of(self.ttl)
+    }
+
+    /// `drift = ttl × 1 % + 2 ms`, unless the caller chose another.
+    pub(crate) fn drift_of(&self, ttl: Duration) -> Duration {
         match self.drift {
             _ if planted::on(planted::Bug::NoDrift) => Duration::ZERO,
-            Drift::Default => self.ttl / 100 + Duration::from_millis(2),
+            Drift::Default => ttl / 100 + Duration::from_millis(2),
             Drift::Exactly(drift) => drift,
         }
     }

@@ -1,14 +1,16 @@
 //! Waiting for a lease: a first try, and a place in the line.
 //!
 //! Who is refused stands in line on all nodes, with a ticket that is the token it will have.
-//! The nodes tell when it is its turn, and then it asks for the lock like anybody else. So a
-//! lease is granted by one round of its own in every case, and its validity counts from
-//! before that was sent.
+//! When its turn comes the nodes grant it the lock and tell it, and a majority of them makes it
+//! the holder. Its validity counts from when it knew that it was not granted yet. Where a node
+//! only tells that it is its turn, or little of that time is left, it asks for the lock like
+//! anybody else.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::bid::{Bid, Refused};
+use crate::clock::Moment;
 use crate::core::Core;
 use crate::error::{Error, Refusal, Story};
 use crate::held::Won;
@@ -20,7 +22,7 @@ use crate::patience::Patience;
 use crate::planted;
 use crate::proposer::BLOCK;
 use crate::quorum::round::{Advice, Round};
-use crate::quorum::{Canvass, Question};
+use crate::quorum::{Canvass, NodeSet, Question};
 
 /// How often an attempt is repeated at once with a better token before it counts as
 /// contention. Two nodes with odd clocks cannot keep a caller spinning.
@@ -28,13 +30,21 @@ const MAX_RETOKENS: u32 = 8;
 
 /// How often one who waits asks again: to show that it lives, and as the net under a missed
 /// bell.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT: Duration = Duration::from_millis(1100);
+
+/// Those before whom so many stand ask half as often: their turn is not near, and there may be
+/// very many of them.
+const FAR_BACK: u32 = 100;
 
 /// Only so many of the first in line ask again at the moment when the lock expires.
 const EARLY_BIRDS: u32 = 2;
 
 /// How long to wait for other nodes to say that it is one's turn, when one has said so.
 const STRAGGLERS: Duration = Duration::from_millis(20);
+
+/// Whoever was granted the lock by some nodes for so long, and not by enough, gives it back: the
+/// others may be waiting for the very same.
+const TORN: Duration = Duration::from_millis(200);
 
 /// Wins a claim, waiting for it as the options say. It must be made a lease at once: nobody
 /// gives it back any more.
@@ -53,6 +63,7 @@ pub(crate) async fn acquire(
         options,
         patience,
         ticket: Ticket::default(),
+        fenced: options.fencing,
     };
     if options.stands_in_line() && core.proposer.is_contended(name, core.clock.now()) {
         return wait.stand().await;
@@ -84,6 +95,8 @@ struct Waiting<'a> {
     options: &'a Options,
     patience: Patience,
     ticket: Ticket,
+    /// With a token. In line everybody has one.
+    fenced: bool,
 }
 
 /// What is known about the token to ask for.
@@ -103,6 +116,7 @@ impl<'a> Waiting<'a> {
             return Err(Error::ShutDown);
         }
         let token = match self.ticket.lowest {
+            _ if !self.fenced => 0,
             true => self.ticket.at_least.next_multiple_of(BLOCK),
             false => {
                 let floors = core.nodes.iter().map(|node| node.floor());
@@ -117,7 +131,8 @@ impl<'a> Waiting<'a> {
             }
         };
         let owner = new_owner(token, &options.label);
-        let claim = Arc::new(Claim::new(self.name.clone(), owner, token, options.ttl));
+        let claim = Claim::new(self.name.clone(), owner, token, options.ttl);
+        let claim = Arc::new(claim.on_one_node(core.nodes.len() == 1));
         if options.detached {
             claim.set_holders(Holders::Nobody);
         }
@@ -163,9 +178,10 @@ impl<'a> Waiting<'a> {
 
     /// Waits in line.
     async fn stand(mut self) -> Result<Won, Error> {
+        self.fenced = true;
         'ticket: loop {
             let mut place = Place::new(self.bid()?);
-            let mut first = true;
+            let (mut first, mut stood) = (true, false);
             loop {
                 if self.core.is_shut_down() {
                     return Err(Error::ShutDown);
@@ -176,24 +192,32 @@ impl<'a> Waiting<'a> {
                 }
                 if let Err(refused) = asked {
                     if self.retokens(refused.advice).await {
+                        // Somebody with the same ticket was served, or one before it that
+                        // came late: with the next that can win, it keeps its place.
+                        self.ticket.lowest = stood;
                         continue 'ticket;
                     }
                     let advice = refused.advice;
+                    stood |= matches!(advice, Advice::Contended { .. });
                     let line = place.look(&refused.refusal);
                     let mut pause = self.disappointed(refused)?;
                     if let Advice::Contended { remaining } = advice {
                         let longer = line.pause(pause, remaining);
                         pause = self.patience.within_wait(longer, self.core.clock.now());
                     }
-                    if !place.hears_its_turn(pause).await {
+                    if !place.hears_its_turn(pause).await && !place.is_torn() {
                         continue;
                     }
                 }
+                let bid = match place.handed_over() {
+                    Ok(won) => return Ok(won),
+                    Err(bid) => bid,
+                };
                 if planted::on(planted::Bug::ReservationIsGrant) {
-                    return Ok(place.bid.believe());
+                    return Ok(bid.believe());
                 }
-                let token = place.bid.claim.token;
-                let refused = match place.bid.take().await {
+                let token = bid.claim.token;
+                let refused = match bid.take().await {
                     Ok(won) => return Ok(won),
                     Err(refused) => refused,
                 };
@@ -219,6 +243,21 @@ struct Place<'a> {
     bid: Bid<'a>,
     ears: Arc<Ears>,
     watches: Vec<Option<Watch>>,
+    waited: Arc<Waited>,
+    /// Since when some nodes have granted the lock, but not enough.
+    torn_since: Option<Moment>,
+}
+
+/// By node, a moment at which it had not granted the lock: when the last request was sent that
+/// it answered so, or the first of all.
+#[derive(Default)]
+struct Waited(Mutex<Vec<Moment>>);
+
+/// One question to all nodes.
+struct Asked {
+    ears: Arc<Ears>,
+    waited: Arc<Waited>,
+    sent_at: Moment,
 }
 
 /// Where one stands, by the answers of the nodes.
@@ -236,11 +275,14 @@ struct Standing {
 
 impl<'a> Place<'a> {
     fn new(bid: Bid<'a>) -> Self {
+        bid.claim.wait();
         let ears = Arc::new(Ears::default());
         let nodes = bid.core.nodes.iter().enumerate();
         let watches = nodes.map(|(index, node)| node.watch(&bid.claim, &ears.bell(index)));
         Self {
             watches: watches.collect(),
+            waited: Arc::default(),
+            torn_since: None,
             ears,
             bid,
         }
@@ -258,8 +300,14 @@ impl<'a> Place<'a> {
             self.bid.arm(sent_at);
         }
         self.ears.clear();
+        self.waited.begin(sent_at, core.nodes.len());
+        let asked = Asked {
+            ears: Arc::clone(&self.ears),
+            waited: Arc::clone(&self.waited),
+            sent_at,
+        };
         let question = Question {
-            also: Some(Arc::clone(&self.ears) as Arc<dyn Tally>),
+            also: Some(Arc::new(asked)),
             ..self.bid.question(Verb::Wait)
         };
         let canvass = Canvass::send(&core.nodes, question);
@@ -277,6 +325,39 @@ impl<'a> Place<'a> {
                     };
                 }
             }
+        }
+    }
+
+    /// The nodes that have granted the lock.
+    fn granted(&self) -> NodeSet {
+        let nodes = 0..self.bid.core.nodes.len();
+        nodes
+            .filter(|node| self.ears.is_granted_by(*node))
+            .collect()
+    }
+
+    /// Whether its turn does not come though some nodes have granted the lock for long.
+    fn is_torn(&mut self) -> bool {
+        let now = self.bid.core.clock.now();
+        self.granted().len() > 0 && now >= *self.torn_since.get_or_insert(now) + TORN
+    }
+
+    /// Takes the lock, if a majority has granted it; gives the bid back if it has to ask.
+    fn handed_over(self) -> Result<Won, Bid<'a>> {
+        let majority = Round::majority(self.bid.core.nodes.len());
+        let granted = self.granted();
+        // As many as are needed, those that were known not to have granted it the latest.
+        let mut since: Vec<Moment> = {
+            let waited = self.waited.lock();
+            granted
+                .iter()
+                .filter_map(|node| waited.get(node).copied())
+                .collect()
+        };
+        since.sort_unstable_by(|a, b| b.cmp(a));
+        match since.get(majority - 1) {
+            Some(since) => self.bid.handed_over(granted, *since),
+            None => Err(self.bid),
         }
     }
 
@@ -315,7 +396,7 @@ impl<'a> Place<'a> {
                     before = before.min(place.unwrap_or(u32::MAX));
                     foreign |= holder.token.is_none();
                 }
-                Story::Voted(Vote::YourTurn) => {
+                Story::Voted(Vote::YourTurn | Vote::Granted) => {
                     told += usize::from(watch.is_some());
                     torn = true;
                 }
@@ -342,16 +423,41 @@ impl Standing {
         let expiry = remaining.map(|left| left.saturating_add(Duration::from_millis(1)));
         match expiry.filter(|_| self.before < EARLY_BIRDS) {
             Some(expiry) => expiry.min(HEARTBEAT),
-            None => HEARTBEAT,
+            None if self.before < FAR_BACK => HEARTBEAT,
+            None => HEARTBEAT * 2,
         }
     }
 }
 
-impl Tally for Ears {
+impl Waited {
+    fn lock(&self) -> MutexGuard<'_, Vec<Moment>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node has answered what was sent then: it had not granted it.
+    fn note(&self, node: usize, sent_at: Moment) {
+        if let Some(waited) = self.lock().get_mut(node) {
+            *waited = sent_at.max(*waited);
+        }
+    }
+
+    /// Before the first question is sent, no node can have granted anything.
+    fn begin(&self, sent_at: Moment, nodes: usize) {
+        self.lock().resize(nodes, sent_at);
+    }
+}
+
+impl Tally for Asked {
     /// Counts an answer to WAIT: the node may say at once that it is the asker's turn.
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
-        if let Ok(Vote::YourTurn) = answer {
-            self.answered(node);
+        match answer {
+            Ok(Vote::Held { .. }) => self.waited.note(node, self.sent_at),
+            Ok(Vote::YourTurn) => {
+                self.waited.note(node, self.sent_at);
+                self.ears.answered(node, false);
+            }
+            Ok(Vote::Granted) => self.ears.answered(node, true),
+            _ => {}
         }
     }
 }

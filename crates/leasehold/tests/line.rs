@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold::node::{Call, Node, NodeError, Verb};
+use leasehold::node::{Bell, Call, Claim, HANDED_OVER, Node, NodeError, Verb, Watch};
 use leasehold::{Client, MemoryNode, Moment, Name, TimeSource};
 
 /// Time as the paused runtime has it.
@@ -153,4 +153,115 @@ async fn answers_that_tell_nothing_new_do_not_make_more_questions() {
     let asked = waits.load(Ordering::SeqCst) - before;
     assert!((300..1_200).contains(&asked), "asked {asked} times");
     waiting.abort();
+}
+
+/// A node that extends nothing, and counts how often it is asked for the lock.
+#[derive(Clone)]
+struct Rigid {
+    node: MemoryNode,
+    acquires: Arc<AtomicUsize>,
+}
+
+impl Node for Rigid {
+    fn label(&self) -> &str {
+        self.node.label()
+    }
+
+    fn floor(&self) -> u64 {
+        self.node.floor()
+    }
+
+    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
+        self.node.watch(claim, bell)
+    }
+
+    fn submit(&self, call: Call) {
+        match call.verb() {
+            Verb::Extend => {
+                let why = "no".into();
+                return call.answer(Err(NodeError::Refused { why }));
+            }
+            Verb::Acquire => {
+                self.acquires.fetch_add(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        self.node.submit(call);
+    }
+}
+
+/// One who holds the lock, one who waits for it and has asked `ago`, and the waiter's lease.
+async fn handed_over(ago: Duration, renewal: bool) -> (Paused, Rigid, leasehold::Lease) {
+    let clock = Paused(tokio::time::Instant::now());
+    let node = MemoryNode::with_time_source("n", Arc::new(clock));
+    let rigid = Rigid {
+        node: node.clone(),
+        acquires: Arc::default(),
+    };
+    let builder = Client::builder().time_source(clock);
+    let waiter = builder
+        .custom_node(rigid.clone())
+        .build()
+        .expect("a client");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let held = client(clock, &[node]).mutex("a").lock().await;
+    let held = held.expect("a lease");
+    let mutex = waiter.mutex("a").with_options(|options| {
+        let options = options.ttl(Duration::from_secs(30));
+        match renewal {
+            true => options,
+            false => options.without_renewal(),
+        }
+    });
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    tokio::time::sleep(ago).await;
+    rigid.acquires.store(0, Ordering::SeqCst);
+    held.release().await;
+    let lease = waiting.await.expect("no panic").expect("a lease");
+    (clock, rigid, lease)
+}
+
+/// Rule: the validity of a lease that is handed over counts from the last moment at which the
+/// waiter knew that it was not granted yet; and it is extended at once, or soon lost.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_handed_over_counts_from_the_last_question() {
+    let ago = Duration::from_millis(700);
+    let (_, rigid, lease) = handed_over(ago, true).await;
+    assert_eq!(rigid.acquires.load(Ordering::SeqCst), 0, "nobody has asked");
+    let (left, most) = (lease.remaining(), HANDED_OVER - ago);
+    assert!(
+        left < most && left > most - Duration::from_millis(50),
+        "{left:?}"
+    );
+    let since = tokio::time::Instant::now();
+    lease.lost().await;
+    assert!(since.elapsed() < left, "it is told before the deadline");
+}
+
+/// Nobody would extend it: so it is asked for, and has its TTL.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_nobody_renews_is_not_handed_over() {
+    let (_, rigid, lease) = handed_over(Duration::from_millis(700), false).await;
+    assert_eq!(rigid.acquires.load(Ordering::SeqCst), 1);
+    assert!(lease.remaining() > Duration::from_secs(29));
+}
+
+/// Where nodes extend it, it has its TTL in a moment.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_handed_over_is_extended_soon() {
+    let clock = Paused(tokio::time::Instant::now());
+    let nodes = memory(clock, 1);
+    let (one, two) = (client(clock, &nodes), client(clock, &nodes));
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let held = one.mutex("a").lock().await.expect("a lease");
+    let mutex = two
+        .mutex("a")
+        .with_options(|options| options.ttl(Duration::from_secs(30)));
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    held.release().await;
+    let lease = waiting.await.expect("no panic").expect("a lease");
+    assert!(lease.remaining() < HANDED_OVER);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(lease.remaining() > Duration::from_secs(29));
 }

@@ -1,4 +1,4 @@
-//! leasehold with its defaults: fenced, renewed in the background.
+//! leasehold with its defaults: fenced, renewed in the background. And without fencing.
 
 use ::leasehold::{Client, Lease, Options, Released};
 
@@ -12,9 +12,17 @@ pub(crate) struct Leasehold {
 
 impl Leasehold {
     pub(crate) async fn connect(urls: &[String]) -> Result<Self, String> {
+        Self::connect_with(urls, Options::default()).await
+    }
+
+    pub(crate) async fn without_fencing(urls: &[String]) -> Result<Self, String> {
+        Self::connect_with(urls, Options::default().without_fencing()).await
+    }
+
+    async fn connect_with(urls: &[String], options: Options) -> Result<Self, String> {
         let client = Client::builder()
             .nodes(urls)
-            .options(Options::default().ttl(TTL))
+            .options(options.ttl(TTL))
             // The servers are new: there is nothing that they could have forgotten.
             .assume_fresh()
             .connect()

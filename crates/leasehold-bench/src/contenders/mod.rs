@@ -47,6 +47,8 @@ pub(crate) enum Kind {
     /// The same with 5 ms. Which is better depends on the number of nodes.
     Rslock5Ms,
     Leasehold,
+    /// leasehold without fencing.
+    LeaseholdUnfenced,
     /// What no lock can surpass: one round trip after each hold, and nobody else.
     Ideal,
     /// A program of its own.
@@ -55,11 +57,12 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Those of this process that are measured without contention.
-    pub(crate) const UNCONTENDED: [Self; 4] = [
+    pub(crate) const UNCONTENDED: [Self; 5] = [
         Self::Raw,
         Self::Rslock,
         Self::RslockNodelay,
         Self::Leasehold,
+        Self::LeaseholdUnfenced,
     ];
 
     pub(crate) fn label(self) -> &'static str {
@@ -70,6 +73,7 @@ impl Kind {
             Self::Rslock2Ms => "rslock, 2 ms",
             Self::Rslock5Ms => "rslock, 5 ms",
             Self::Leasehold => "leasehold",
+            Self::LeaseholdUnfenced => "leasehold, unfenced",
             Self::Ideal => "ideal",
             Self::Peer(peer) => peer.label,
         }
@@ -83,6 +87,7 @@ impl Kind {
             Self::Rslock => 'b',
             Self::RslockNodelay => 'c',
             Self::Leasehold => 'd',
+            Self::LeaseholdUnfenced => 'g',
             Self::Rslock2Ms => 'e',
             Self::Rslock5Ms => 'f',
             // They take no locks here; peers choose their names themselves.
@@ -99,6 +104,9 @@ impl Kind {
             Self::Rslock2Ms => Contender::Rslock(Rslock::with_retries(urls, 2)?),
             Self::Rslock5Ms => Contender::Rslock(Rslock::with_retries(urls, 5)?),
             Self::Leasehold => Contender::Leasehold(Leasehold::connect(urls).await?),
+            Self::LeaseholdUnfenced => {
+                Contender::Leasehold(Leasehold::without_fencing(urls).await?)
+            }
             Self::Peer(peer) => return Err(format!("{} is a program of its own", peer.label)),
         })
     }

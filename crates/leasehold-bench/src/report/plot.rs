@@ -219,6 +219,7 @@ impl Panel {
 pub(super) fn colour(kind: Kind) -> &'static str {
     match kind {
         Kind::Leasehold => "#c2410c",
+        Kind::LeaseholdUnfenced => "#f59e0b",
         Kind::Ideal => "#d4d4d4",
         Kind::Raw => "#525252",
         Kind::Rslock => "#1d4ed8",

@@ -15,7 +15,7 @@ use crate::scenarios::sheet::Sheet;
 use crate::scenarios::throughput::ThroughputResult;
 use crate::scenarios::{Column, Results};
 use crate::stats::Spread;
-use crate::targets::{UNMEASURED, Verdict};
+use crate::targets::Verdict;
 
 /// Above this share of the machine's time in other programs, a warning is given.
 const QUIET: f64 = 0.05;
@@ -205,13 +205,6 @@ fn notes(results: &Results) -> String {
     }
     for (id, why) in &results.skipped {
         let _ = writeln!(notes, "- Skipped: {id}: {why}");
-    }
-    let rows = results.throughput.iter().map(|result| result.spec.row);
-    let rows: Vec<u8> = rows.collect();
-    for (row, target, why) in UNMEASURED {
-        if rows.contains(&row) {
-            let _ = writeln!(notes, "- Not measured: #{row}, {target}: {why}");
-        }
     }
     notes
 }

@@ -101,12 +101,8 @@ fn throughput_targets(row: u8) -> (&'static [Bound], &'static [Bound]) {
 /// What row 4 asks for beside that: so many times as fast as npm's redlock.
 const NPM_REDLOCK: Bound = Bound::AtLeast(3.0);
 
-/// Targets of the same rows that this program does not measure, and why.
-pub(crate) const UNMEASURED: [(u8, &str, &str); 1] = [(
-    2,
-    "with fencing off ≥ 0.95 × raw and ≥ 1.2 × rslock",
-    "leasehold has no unfenced locks yet",
-)];
+/// What row 2 asks of locks without fencing: against raw, and against rslock.
+const UNFENCED: (Bound, Bound) = (Bound::AtLeast(0.95), Bound::AtLeast(1.2));
 
 /// Compares everything that was measured with its target.
 pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
@@ -124,24 +120,31 @@ fn judge_throughput(result: &ThroughputResult) -> Vec<Verdict> {
     let spec = result.spec;
     let sound = is_sound(&result.columns);
     let (raw, rslock) = throughput_targets(spec.row);
-    let against = |other: Kind, bound: &Bound| {
-        let value = result.ratio(Kind::Leasehold, other);
+    let compare = |ours: Kind, other: Kind, bound: &Bound| {
+        let value = result.ratio(ours, other);
         Verdict {
             row: spec.row,
             work: spec.work,
-            figure: format!("leasehold / {}", other.label()),
+            figure: format!("{} / {}", ours.label(), other.label()),
             unit: " ×",
             value,
             target: bound.text(" ×"),
             outcome: bound.judge(value, sound),
         }
     };
+    let against = |other, bound: &Bound| compare(Kind::Leasehold, other, bound);
     let rslock_at_its_best = best_rslock(result);
     let raw = raw.iter().map(|bound| against(Kind::Raw, bound));
     let rslock = rslock
         .iter()
         .map(|bound| against(rslock_at_its_best, bound));
     let mut verdicts: Vec<_> = raw.chain(rslock).collect();
+    if spec.row == 2 {
+        let (raw, rslock) = &UNFENCED;
+        let unfenced = |other, bound| compare(Kind::LeaseholdUnfenced, other, bound);
+        verdicts.push(unfenced(Kind::Raw, raw));
+        verdicts.push(unfenced(rslock_at_its_best, rslock));
+    }
     if spec.row == 4
         && let Some(npm) = fastest_npm(result)
     {

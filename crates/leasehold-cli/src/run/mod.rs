@@ -191,3 +191,51 @@ fn tell_acquired(reporter: &Reporter, lease: &Lease, waited: Duration) {
 fn since(started: Moment) -> Duration {
     Moment::now().saturating_duration_since(started)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use clap::Parser;
+    use leasehold::{MemoryNode, TimeSource};
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    /// A clock on which hours can pass at once, as they do while a machine is suspended.
+    #[derive(Clone, Default)]
+    struct Hours(Arc<AtomicU64>);
+
+    impl TimeSource for Hours {
+        fn now(&self) -> Moment {
+            Moment::now() + Duration::from_secs(3600 * self.0.load(Ordering::SeqCst))
+        }
+
+        fn unix_us(&self) -> u64 {
+            unix_ms(SystemTime::now()) * 1000
+        }
+    }
+
+    /// There is no such command: who tries to start it says so, with another code.
+    #[tokio::test]
+    async fn a_lease_that_is_over_starts_nothing() {
+        let line = ["leasehold", "run", "a", "--", "/no/such/command"];
+        let Command::Run(args) = Cli::parse_from(line).command else {
+            panic!("another command");
+        };
+        let hours = Hours::default();
+        let client = Client::builder()
+            .custom_node(MemoryNode::new("memory"))
+            .time_source(hours.clone())
+            .build()
+            .expect("a client");
+        let options = |options: Options| options.ttl(Duration::from_secs(600));
+        let lock = client.mutex("a").with_options(options).lock().await;
+        let lease = lock.expect("a lease");
+        let code = |started: Result<Child, Failure>| started.err().map(|failure| failure.code);
+        assert_eq!(code(start(&args, &lease)), Some(exit::NOT_FOUND));
+        hours.0.store(1, Ordering::SeqCst);
+        assert_eq!(code(start(&args, &lease)), Some(79));
+    }
+}

@@ -145,6 +145,89 @@ fn break_takes_a_lock_from_the_owner_named_only() {
     }
 }
 
+/// Takes `a` for a minute on all of three servers; the owner's id. Again until all have it: a
+/// majority is enough for a lease.
+fn taken_everywhere(place: &Place) -> String {
+    eventually("all nodes have it", || {
+        let lease = place.ok(&["acquire", "a", "-o", "json", "--assume-fresh"]);
+        let page = place.ok(&["show", "a"]);
+        if page.matches("held by owner").count() == 3 {
+            return Some(field(&page, "owner"));
+        }
+        let lease: serde_json::Value = serde_json::from_str(&lease).expect("JSON");
+        let owner = lease["owner"].as_str().expect("an owner");
+        place.ok(&["release", "a", "--owner", owner]);
+        None
+    })
+}
+
+/// A majority is enough to break a lock; the node that was not reached is named.
+#[test]
+fn break_works_without_a_minority_and_says_so() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    let owner = taken_everywhere(&place);
+    servers[2].kill();
+    let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("was taken away from pid"), "{}", ran.err);
+    let dead = format!("127.0.0.1:{}", servers[2].port());
+    let warning = ran.err.lines().find(|line| line.contains("warning: "));
+    let warning = warning.unwrap_or_else(|| panic!("no warning in {}", ran.err));
+    for part in [&dead, "Connection refused"] {
+        assert!(warning.contains(part), "{part}: {warning}");
+    }
+    for server in &servers[..2] {
+        assert_eq!(server.get(b"a"), None);
+        let port = format!(":{}", server.port());
+        assert!(!warning.contains(&port), "{warning}");
+    }
+    place.ok(&["run", "a", "-n", "--assume-fresh", "--", "true"]);
+}
+
+/// A lock that only a majority has, of which one is dead: nobody has it any more on a majority
+/// when the other has given it up, so it is broken.
+#[test]
+fn break_works_where_a_dead_node_was_needed() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    let owner = taken_everywhere(&place);
+    assert_eq!(servers[1].command(&[b"DEL", b"a"]), ":1\r\n");
+    servers[2].kill();
+    let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
+    assert_eq!(servers[0].get(b"a"), None);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("was taken away from pid"), "{}", ran.err);
+    place.ok(&["run", "a", "-n", "--assume-fresh", "--", "true"]);
+}
+
+/// Without a majority nobody can say who holds a lock: nothing is broken, also where it could
+/// be, and the error names the nodes, the cause and the next step.
+#[test]
+fn break_needs_a_majority() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    let owner = taken_everywhere(&place);
+    let before = servers[0].get(b"a");
+    assert!(before.is_some());
+    servers[1].kill();
+    servers[2].kill();
+    let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
+    assert_eq!(ran.code, 69, "{}", ran.err);
+    let dead = [1, 2].map(|index: usize| format!("127.0.0.1:{}", servers[index].port()));
+    for part in [
+        "error: not enough nodes answer",
+        &dead[0],
+        &dead[1],
+        "Connection refused",
+        "next: check that the servers run",
+    ] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
+    assert!(!ran.err.contains("was taken away"), "{}", ran.err);
+    assert_eq!(servers[0].get(b"a"), before);
+}
+
 /// A key that was a lock once and is something else by now does not spoil the list.
 #[test]
 fn keys_of_another_type_are_not_listed() {

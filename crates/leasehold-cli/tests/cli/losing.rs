@@ -176,31 +176,3 @@ fn a_stderr_that_nobody_reads() {
     );
     servers[0].resume();
 }
-
-/// A holder that was stopped before it could start its command does not start it any more.
-#[test]
-fn a_lease_that_is_over_starts_nothing() {
-    let place = Place::local();
-    let holder = place.holding("a", &["--ttl", "1s"], "exec sleep 60");
-    let waiting = place.spawn(&["run", "a", "--ttl", "1s", "--", "touch", "ran"]);
-    until("it waits", || {
-        place.ok(&["show", "a"]).contains("waiters  1")
-    });
-    // It is granted while it is stopped at the latest moment there is: that of its waking. If
-    // it does not get that far, it asks again when it goes on, and all is well too.
-    waiting.signal("STOP");
-    holder.signal("TERM");
-    assert_eq!(holder.end().code, 128 + 15);
-    std::thread::sleep(Duration::from_secs(2));
-    waiting.signal("CONT");
-    let ran = waiting.end();
-    match ran.code {
-        0 => assert!(place.file("ran").exists()),
-        code => assert_eq!(
-            (code, place.file("ran").exists()),
-            (79, false),
-            "{}",
-            ran.err
-        ),
-    }
-}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::node::{DEAD_AFTER, TURN};
+use leasehold::node::{DEAD_AFTER, HANDED_OVER};
 
 use crate::agenda::{MILLI, Nanos};
 use crate::plan::Plan;
@@ -18,10 +18,10 @@ const SLACK: Duration = Duration::from_secs(1);
 const EVERY: Nanos = 200 * MILLI;
 
 /// How long a lock may be free while somebody waits for it in line: until those before it who
-/// are dead have been buried, the turn that the last of them was given is over, and it asks
+/// are dead have been buried, what was handed over to the last of them is over, and it asks
 /// again by itself; and some round trips. No TTL is in it.
 pub fn longest_hand_over(plan: &Plan) -> Nanos {
-    let waits = (DEAD_AFTER + TURN + HEARTBEAT + SLACK).as_nanos() as Nanos;
+    let waits = (DEAD_AFTER + HANDED_OVER + HEARTBEAT + SLACK).as_nanos() as Nanos;
     plan.by_slow_clocks(waits + 8 * plan.longest_round_trip())
 }
 

@@ -14,6 +14,7 @@ mod holding;
 mod input;
 mod inspecting;
 mod standing;
+mod unfenced;
 mod waiting;
 
 use std::future::Future;
@@ -33,6 +34,7 @@ pub use holding::*;
 pub use input::*;
 pub use inspecting::*;
 pub use standing::*;
+pub use unfenced::*;
 pub use waiting::*;
 
 /// No case takes longer, unless something hangs.
@@ -192,6 +194,9 @@ macro_rules! conformance {
             the_dead_are_not_waited_for,
             passes_from_task_to_task,
             bargers_get_it_when_it_is_free,
+            without_fencing_it_is_a_plain_lock,
+            without_fencing_it_is_handed_over,
+            without_fencing_it_stays_taken_for_min_hold,
         );
     };
     ($deployment:expr; $($case:ident),* $(,)?) => {

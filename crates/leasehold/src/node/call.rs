@@ -17,6 +17,8 @@ pub struct Claim {
     pub(crate) owner: Box<[u8]>,
     pub(crate) token: u64,
     pub(crate) ttl: Duration,
+    on_one_node: bool,
+    waited: AtomicBool,
     given_back: AtomicBool,
     holders: Mutex<Holders>,
 }
@@ -42,9 +44,36 @@ impl Claim {
             owner: owner.into(),
             token,
             ttl,
+            on_one_node: false,
+            waited: AtomicBool::new(false),
             given_back: AtomicBool::new(false),
             holders: Mutex::default(),
         }
+    }
+
+    /// That claim, on which only one node votes, if so.
+    #[must_use]
+    pub fn on_one_node(mut self, so: bool) -> Self {
+        self.on_one_node = so;
+        self
+    }
+
+    /// Whether the node is the only one that votes on the claim. Then nobody can be before it
+    /// elsewhere.
+    #[must_use]
+    pub fn is_on_one_node(&self) -> bool {
+        self.on_one_node
+    }
+
+    /// It stands in line from now on.
+    pub(crate) fn wait(&self) {
+        self.waited.store(true, Ordering::Release);
+    }
+
+    /// Whether it has stood in line. Then others may stand there too.
+    #[must_use]
+    pub fn has_waited(&self) -> bool {
+        self.waited.load(Ordering::Acquire)
     }
 
     pub(crate) fn set_holders(&self, holders: Holders) {
@@ -86,10 +115,17 @@ impl Claim {
         &self.owner
     }
 
-    /// The fencing token.
+    /// The fencing token; 0 if there is none.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
+    }
+
+    /// Whether it has a fencing token. One without is a plain lock, as other libraries take it:
+    /// the fence is neither asked nor raised.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.token != 0
     }
 
     /// How long the lock is to live. Whole milliseconds.

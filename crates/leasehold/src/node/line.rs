@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Claim;
+use super::rules::micros;
+use super::{Claim, SETTLED};
 
 /// Who stands before somebody is counted up to here.
 const FAR: usize = 1000;
@@ -33,7 +34,14 @@ pub struct Line {
     /// When each has asked last.
     waiting: BTreeMap<Key, u64>,
     by_time: BTreeSet<(u64, Key)>,
-    tickets: BTreeMap<Box<[u8]>, u64>,
+    entries: BTreeMap<Box<[u8]>, Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    ticket: u64,
+    /// When it came.
+    since: u64,
 }
 
 impl Line {
@@ -52,21 +60,29 @@ impl Line {
     /// Whether this one waits.
     #[must_use]
     pub fn contains(&self, owner: &[u8]) -> bool {
-        self.tickets.contains_key(owner)
+        self.entries.contains_key(owner)
     }
 
     /// The claim stands in line, or stands there still: it has asked now.
     pub fn join(&mut self, claim: &Claim, now: u64) {
+        let came = self.entries.get(claim.owner()).map(|entry| entry.since);
         self.leave(claim.owner());
         let key: Key = (claim.token(), claim.owner().into());
-        self.tickets.insert(claim.owner().into(), claim.token());
+        let entry = Entry {
+            ticket: claim.token(),
+            since: match claim.is_on_one_node() {
+                false => came.unwrap_or(now),
+                true => 0,
+            },
+        };
+        self.entries.insert(claim.owner().into(), entry);
         self.by_time.insert((now, key.clone()));
         self.waiting.insert(key, now);
     }
 
     /// No longer.
     pub fn leave(&mut self, owner: &[u8]) {
-        if let Some(ticket) = self.tickets.remove(owner) {
+        if let Some(Entry { ticket, .. }) = self.entries.remove(owner) {
             let key = (ticket, owner.into());
             if let Some(asked) = self.waiting.remove(&key) {
                 self.by_time.remove(&(asked, key));
@@ -90,10 +106,19 @@ impl Line {
         Some((owner.clone(), *ticket))
     }
 
+    /// Whether this one has stood in line for so long that all nodes know it; see
+    /// [`Record::is_settled`](super::Record::is_settled).
+    #[must_use]
+    pub fn is_settled(&self, owner: &[u8], now: u64) -> bool {
+        let entry = self.entries.get(owner);
+        entry.is_some_and(|entry| entry.since.saturating_add(micros(SETTLED)) <= now)
+    }
+
     /// How many stand before this one; 1000 are as good as more.
     #[must_use]
     pub fn before(&self, owner: &[u8]) -> u32 {
-        let ticket = self.tickets.get(owner).copied().unwrap_or(u64::MAX);
+        let entry = self.entries.get(owner);
+        let ticket = entry.map_or(u64::MAX, |entry| entry.ticket);
         let key = (ticket, owner.into());
         let before = self.waiting.range(..key).take(FAR).count();
         u32::try_from(before).unwrap_or(u32::MAX)

@@ -230,7 +230,9 @@ impl Record for Desk<'_> {
             Write::Nothing => {}
             Write::Lock { fence } => {
                 entry.lock = Some((claim.owner().into(), now + claim.ttl()));
-                entry.fence = Some((fence, fence_until(claim.ttl())));
+                if let Some(fence) = fence {
+                    entry.fence = Some((fence, fence_until(claim.ttl())));
+                }
             }
             Write::Unlock { fence } => {
                 entry.lock = None;
@@ -255,6 +257,11 @@ impl Record for Desk<'_> {
         self.entry.lock = Some((owner.into(), self.now + time));
     }
 
+    fn grant(&mut self, owner: &[u8], token: u64, time: Duration) {
+        self.reserve(owner, time);
+        self.entry.fence = Some((token, self.now + self.constants.fence_ttl(time)));
+    }
+
     fn has_line(&self) -> bool {
         !self.entry.line.is_empty()
     }
@@ -273,6 +280,10 @@ impl Record for Desk<'_> {
 
     fn first(&self) -> Option<(Box<[u8]>, u64)> {
         self.entry.line.first()
+    }
+
+    fn is_settled(&self, owner: &[u8]) -> bool {
+        self.entry.line.is_settled(owner, self.now_us)
     }
 
     fn before(&self, owner: &[u8]) -> u32 {

@@ -22,7 +22,7 @@ use crate::name::Name;
 pub(crate) use call::Tally;
 pub use call::{Call, Claim, Holders, Verb};
 pub use line::Line;
-pub use record::{DEAD_AFTER, News, Record, TURN, vote};
+pub use record::{DEAD_AFTER, HANDED_OVER, News, Record, SETTLED, TURN, vote};
 pub(crate) use settings::{NodeSettings, Tls};
 pub use sighting::Sighting;
 pub use vote::{NodeError, Vote};

@@ -2,10 +2,16 @@
 //! those who wait.
 //!
 //! A node orders those who wait by their tickets, which are their tokens, so that all nodes
-//! agree on who is next. When the lock is free it is *reserved* for the first in line, for a
-//! moment, and the first is told. A reservation grants nothing: whoever is told asks for the lock
-//! like anybody else, with [`Verb::Acquire`], by the same rules. So nothing that is said here
-//! is part of the argument why tokens are safe.
+//! agree on who is next. When the lock is free it is *handed over* to the first in line: granted
+//! as if its ACQUIRE, which may be late, had arrived at this moment; a WAIT is nothing else than
+//! such a request that the node keeps until it can be granted. So nothing that is said here is
+//! part of the argument why tokens are safe.
+//!
+//! A grant raises the fence and is not taken back, so nodes that disagree on who is first would
+//! split their votes. Somebody with a lower ticket may be on its way to this node while others
+//! have it already. So for one that came so lately that this may be so the lock is only
+//! *reserved*, and whoever comes with a lower ticket takes the reservation over. A reservation
+//! grants nothing: whoever is told of it asks for the lock like anybody else.
 
 use std::time::Duration;
 
@@ -15,6 +21,19 @@ use super::{Claim, Verb, Vote};
 /// For how long a lock is reserved for the one whose turn it is.
 pub const TURN: Duration = Duration::from_secs(1);
 
+/// For how long a lock is granted to the one whose turn it is: so short that it costs little if
+/// that one is dead, so long that one who asks every second has enough left of it to extend it.
+pub const HANDED_OVER: Duration = Duration::from_secs(2);
+
+/// Who has stood in line for so long is known to all nodes, and so is whoever has a lower ticket.
+///
+/// In the crate's own tests it takes an hour, so that what they see does not depend on how fast
+/// the machine is.
+pub const SETTLED: Duration = match cfg!(test) {
+    false => Duration::from_millis(10),
+    true => Duration::from_secs(3600),
+};
+
 /// One who waits and has not asked for so long is taken for dead.
 pub const DEAD_AFTER: Duration = Duration::from_secs(3);
 
@@ -23,6 +42,8 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(3);
 pub enum News {
     /// The lock is reserved for it here.
     YourTurn,
+    /// The lock was granted to it here, for [`HANDED_OVER`].
+    Granted,
     /// It is worth asking again: what it knew is no longer so.
     AskAgain,
 }
@@ -41,6 +62,10 @@ pub trait Record {
     /// fence stays as it is.
     fn reserve(&mut self, owner: &[u8], time: Duration);
 
+    /// Grants the lock to one of those who wait: it becomes the lock's value for so long, and the
+    /// token becomes the fence.
+    fn grant(&mut self, owner: &[u8], token: u64, time: Duration);
+
     /// Whether anybody stands in line. May be wrong in saying so.
     fn has_line(&self) -> bool;
 
@@ -57,6 +82,10 @@ pub trait Record {
 
     /// The first in line: its owner value and its ticket.
     fn first(&self) -> Option<(Box<[u8]>, u64)>;
+
+    /// Whether this one, who stands in line, has stood there for [`SETTLED`], or
+    /// [nobody](Claim::is_on_one_node) can be before it elsewhere.
+    fn is_settled(&self, owner: &[u8]) -> bool;
 
     /// How many stand before this one, as far as is worth counting.
     fn before(&self, owner: &[u8]) -> u32;
@@ -121,7 +150,7 @@ fn reserved_for(record: &impl Record) -> Option<Box<[u8]>> {
         .map(Box::from)
 }
 
-/// Reserves a lock that nobody has for the first in line, and tells it; not `asking`, who gets
+/// Hands a lock that nobody has over to the first in line, and tells it; not `asking`, who gets
 /// an answer anyway.
 fn serve(record: &mut impl Record, asking: &Claim) {
     let dead = rules::micros(DEAD_AFTER);
@@ -142,11 +171,24 @@ fn serve(record: &mut impl Record, asking: &Claim) {
         if !free {
             return;
         }
-        if *first != *asking.owner() && !record.tell(&first, News::YourTurn) {
+        let settled = record.is_settled(&first);
+        let news = match settled {
+            true => News::Granted,
+            false => News::YourTurn,
+        };
+        if *first != *asking.owner() && !record.tell(&first, news) {
             record.leave(&first);
             continue;
         }
-        record.reserve(&first, TURN);
+        match settled {
+            // By the rule of ACQUIRE: the lock is free, and the token is above the fence and
+            // within the cap, or it would not stand in line.
+            true => {
+                record.grant(&first, ticket, HANDED_OVER);
+                record.leave(&first);
+            }
+            false => record.reserve(&first, TURN),
+        }
         return;
     }
 }
@@ -216,10 +258,20 @@ mod tests {
             self.clock.0.fetch_add(ms, Ordering::SeqCst);
         }
 
+        /// One whose claim is on this node only.
+        fn loner(&self, above_floor: u64) -> Somebody {
+            self.anybody(above_floor, true)
+        }
+
         fn somebody(&self, above_floor: u64) -> Somebody {
+            self.anybody(above_floor, false)
+        }
+
+        fn anybody(&self, above_floor: u64, alone: bool) -> Somebody {
             let token = self.floor + above_floor * 16;
             let name = Name::new("a").expect("a name");
-            let claim = Arc::new(Claim::new(name, new_owner(token, ""), token, TTL));
+            let claim = Claim::new(name, new_owner(token, ""), token, TTL);
+            let claim = Arc::new(claim.on_one_node(alone));
             let ears = Arc::new(Ears::default());
             let watch = self.node.watch(&claim, &ears.bell(0));
             Somebody {
@@ -262,6 +314,88 @@ mod tests {
         fn is_told(&self) -> bool {
             self.ears.turns() == 1
         }
+
+        fn is_granted(&self) -> bool {
+            self.ears.is_granted_by(0)
+        }
+    }
+
+    #[test]
+    fn a_lock_is_handed_over_to_the_first_in_line() {
+        let bench = Bench::new();
+        let [holder, first, second, passer_by] = [1, 2, 3, 9].map(|t| bench.loner(t));
+        assert_eq!(bench.ask(Verb::Acquire, &holder), Vote::Granted);
+        assert_eq!(bench.place(&first), Some(0));
+        assert_eq!(bench.place(&second), Some(1));
+        bench.release(&holder);
+        assert!(first.is_granted() && !second.is_told());
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::Granted, "told again");
+        assert_eq!(bench.place(&second), Some(0));
+        // It is a grant: tokens below it are refused for ever, and it can be extended.
+        let vote = bench.ask(Verb::Acquire, &passer_by);
+        assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+        assert_eq!(bench.ask(Verb::Extend, &first), Vote::Granted);
+        bench.pass(HANDED_OVER);
+        assert!(!second.is_told());
+        bench.release(&first);
+        assert!(second.is_granted());
+    }
+
+    /// Rule: an unconfirmed grant is short, so that a dead waiter costs little.
+    #[test]
+    fn what_nobody_comes_for_goes_to_the_next() {
+        let bench = Bench::new();
+        let [holder, dead, second] = [1, 2, 3].map(|t| bench.loner(t));
+        bench.ask(Verb::Acquire, &holder);
+        bench.ask(Verb::Wait, &dead);
+        bench.ask(Verb::Wait, &second);
+        bench.release(&holder);
+        bench.pass(HANDED_OVER - Duration::from_millis(1));
+        assert_eq!(bench.place(&second), Some(0));
+        bench.pass(Duration::from_millis(1));
+        assert_eq!(bench.ask(Verb::Wait, &second), Vote::Granted);
+        // It has been overtaken.
+        assert!(matches!(bench.ask(Verb::Wait, &dead), Vote::Stale { .. }));
+        assert!(matches!(bench.ask(Verb::Extend, &dead), Vote::Held { .. }));
+    }
+
+    /// Rule: ACQUIRE of what was handed over counts from when it is asked, so the node gives it
+    /// the whole TTL from then.
+    #[test]
+    fn who_asks_for_what_was_handed_over_has_it_for_a_ttl() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 3].map(|t| bench.loner(t));
+        bench.ask(Verb::Acquire, &holder);
+        bench.ask(Verb::Wait, &first);
+        bench.release(&holder);
+        bench.pass(Duration::from_secs(1));
+        assert_eq!(bench.ask(Verb::Acquire, &first), Vote::Granted);
+        bench.pass(TTL - Duration::from_millis(1));
+        assert_eq!(bench.place(&second), Some(0));
+    }
+
+    /// Somebody with a lower ticket may be on its way to this node: until that is settled,
+    /// nothing is granted.
+    #[test]
+    fn who_came_lately_has_the_lock_reserved_only() {
+        let bench = Bench::new();
+        let [holder, second] = [1, 3].map(|t| bench.somebody(t));
+        let first = bench.loner(2);
+        bench.ask(Verb::Acquire, &holder);
+        bench.ask(Verb::Wait, &second);
+        bench.release(&holder);
+        assert!(second.is_told() && !second.is_granted());
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::Granted);
+        assert!(!second.is_told());
+        // In due time it is granted like any other.
+        let beats = SETTLED.as_secs();
+        for _ in 0..beats {
+            bench.pass(Duration::from_secs(1));
+            bench.ask(Verb::Extend, &first);
+            bench.ask(Verb::Wait, &second);
+        }
+        bench.release(&first);
+        assert!(second.is_granted());
     }
 
     #[test]

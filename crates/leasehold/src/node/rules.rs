@@ -107,6 +107,16 @@ impl View<'_> {
         owned_token(value).is_some_and(|token| token > self.effective_fence())
     }
 
+    /// Whether the lock was granted to this claim: the owner value is new for every attempt, so
+    /// it is the claim's own lock, and a fence that is its token says that nothing newer came
+    /// between. The fence itself: a floor may happen to be the token of one for whom the lock
+    /// was only reserved, before the node lost its memory.
+    fn is_granted_to(&self, claim: &Claim) -> bool {
+        self.lock == Some(claim.owner())
+            && self.fence == Some(claim.token())
+            && self.effective_fence() == claim.token()
+    }
+
     /// The lock as far as it was granted.
     fn granted(&self) -> Option<&[u8]> {
         self.lock.filter(|value| !self.is_reserved(value))
@@ -148,8 +158,8 @@ pub enum Write {
     Nothing,
     /// The lock becomes the claim's for its TTL.
     Lock {
-        /// The fence from now on.
-        fence: u64,
+        /// The fence from now on; `None`: as it was.
+        fence: Option<u64>,
     },
     /// The lock goes away, if there is one.
     Unlock {
@@ -172,17 +182,15 @@ pub enum Write {
 pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let fence = view.effective_fence();
     match view.lock {
-        // The same request again: the owner value is new for every attempt, so this
-        // is the claim's own lock; `fence == token` says nothing newer came between. The
-        // fence itself: a floor may happen to be the token of one for whom the lock was only
-        // reserved, before the node lost its memory.
-        Some(owner)
-            if owner == claim.owner()
-                && fence == claim.token()
-                && view.fence == Some(claim.token()) =>
-        {
-            (Vote::Granted, Write::Nothing)
+        // Rule: without a token it is a plain lock, which touches no fence. What others have, or
+        // is reserved for them, it does not get.
+        Some(owner) if !claim.is_fenced() && owner != claim.owner() => {
+            (view.held(owner), Write::Nothing)
         }
+        _ if !claim.is_fenced() => (Vote::Granted, Write::Lock { fence: None }),
+        // The same request again, or one who was handed the lock when its turn came and has
+        // not heard of it. Its validity counts from before this request, and so does the TTL.
+        Some(_) if view.is_granted_to(claim) => lock(claim),
         Some(owner) if owner != claim.owner() || fence > claim.token() => {
             (view.held(owner), Write::Nothing)
         }
@@ -192,20 +200,22 @@ pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
         _ if claim.token() > view.cap() => (view.ahead(), Write::Nothing),
         // Ties lose: or two owners could have the same token.
         _ if fence >= claim.token() => (view.stale(), Write::Nothing),
-        _ => (
-            Vote::Granted,
-            Write::Lock {
-                fence: claim.token(),
-            },
-        ),
+        _ => lock(claim),
     }
 }
 
+fn lock(claim: &Claim) -> (Vote, Write) {
+    let fence = Some(claim.token());
+    (Vote::Granted, Write::Lock { fence })
+}
+
 /// WAIT: stands in line for the lock. Whether the claim [may](may_wait) is decided before.
-/// Grants nothing: one whose turn it is asks for the lock by [`acquire`].
+/// Grants nothing by itself, but tells one who was handed the lock when its turn came; one for
+/// whom it is only reserved asks for it by [`acquire`].
 #[must_use]
 pub fn wait(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let vote = match view.lock {
+        Some(_) if view.is_granted_to(claim) => Vote::Granted,
         _ if claim.token() > view.cap() => view.ahead(),
         _ if view.effective_fence() >= claim.token() => view.stale(),
         Some(owner) if owner != claim.owner() => view.held(owner),
@@ -238,6 +248,14 @@ pub fn vote(view: &View<'_>, verb: Verb, claim: &Claim) -> (Vote, Write) {
 pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let fence = view.effective_fence();
     let lost = (Vote::Lost { fence }, Write::Nothing);
+    if !claim.is_fenced() {
+        // No fence tells whether another has had the lock meanwhile: so no node can join.
+        return match view.lock {
+            Some(owner) if owner == claim.owner() => (Vote::Granted, Write::Lock { fence: None }),
+            Some(owner) => (view.held(owner), Write::Nothing),
+            None => lost,
+        };
+    }
     // The node lost its memory after this token: what it has is an old snapshot.
     if view.floor >= claim.token() {
         return lost;
@@ -251,7 +269,7 @@ pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
         None if claim.token() > view.cap() => return (view.ahead(), Write::Nothing),
         None => {}
     }
-    let fence = fence.max(claim.token());
+    let fence = Some(fence.max(claim.token()));
     (Vote::Granted, Write::Lock { fence })
 }
 
@@ -318,7 +336,8 @@ mod tests {
             matches!(acquire(&free, &claim(NOW)).0, Vote::Stale { .. }),
             "ties lose"
         );
-        let granted = (Vote::Granted, Write::Lock { fence: NOW + 1 });
+        let fence = Some(NOW + 1);
+        let granted = (Vote::Granted, Write::Lock { fence });
         assert_eq!(acquire(&free, &claim(NOW + 1)), granted);
     }
 
@@ -360,9 +379,40 @@ mod tests {
     }
 
     #[test]
-    fn the_same_request_again_is_granted_again_and_changes_nothing() {
+    fn the_same_request_again_is_granted_again_for_a_whole_ttl() {
         let held = view(Some(OURS), Some(NOW));
-        assert_eq!(acquire(&held, &claim(NOW)), (Vote::Granted, Write::Nothing));
+        let granted = (Vote::Granted, Write::Lock { fence: Some(NOW) });
+        assert_eq!(acquire(&held, &claim(NOW)), granted);
+    }
+
+    #[test]
+    fn one_who_was_handed_the_lock_is_told_when_it_asks() {
+        let granted = view(Some(OURS), Some(NOW));
+        assert_eq!(wait(&granted, &claim(NOW)), (Vote::Granted, Write::Nothing));
+        let reserved = view(Some(OURS), Some(NOW - 9));
+        assert_eq!(wait(&reserved, &claim(NOW)).0, Vote::YourTurn);
+    }
+
+    #[test]
+    fn a_lock_without_a_token_touches_no_fence() {
+        let (plain, locked) = (claim(0), (Vote::Granted, Write::Lock { fence: None }));
+        let (free, ours) = (view(None, Some(NOW)), view(Some(OURS), Some(NOW)));
+        let theirs = view(Some(b"another"), Some(NOW));
+        assert_eq!(acquire(&free, &plain), locked);
+        assert_eq!(acquire(&ours, &plain), locked);
+        assert_eq!(extend(&ours, &plain), locked);
+        assert!(matches!(extend(&free, &plain).0, Vote::Lost { .. }));
+        for rule in [acquire, extend] {
+            let (vote, write) = rule(&theirs, &plain);
+            assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+            assert_eq!(write, Write::Nothing);
+        }
+        let unlocked = |held| (Vote::Released { held }, Write::Unlock { fence: None });
+        assert_eq!(release(&ours, &plain, None), unlocked(true));
+        assert_eq!(release(&free, &plain, None), unlocked(false));
+        // Nor is it taken for one that is only reserved.
+        let value = crate::holder::new_owner(0, "");
+        assert!(!ours.is_reserved(&value));
     }
 
     /// Found by the model: a node came back with an old snapshot in which the lock was reserved

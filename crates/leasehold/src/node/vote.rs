@@ -10,7 +10,8 @@ use crate::holder::Holder;
 /// A node's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vote {
-    /// `Acquire` and `Extend`: the lock is the claim's for a TTL from now.
+    /// `Acquire` and `Extend`: the lock is the claim's for a TTL from now. `Wait`: it is the
+    /// claim's since its turn came, for [`HANDED_OVER`](super::HANDED_OVER) from then.
     Granted,
     /// `Release`: it is not the claim's any more.
     Released {

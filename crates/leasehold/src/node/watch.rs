@@ -11,8 +11,9 @@ use super::record::News;
 
 /// What a node rings when it has news for one who waits.
 ///
-/// Ringing is a hint: whoever hears it asks for the lock like anybody else. A ring that
-/// nobody listens to at the moment is heard by the next who does.
+/// [`News::Granted`] counts as the node's vote, so it must reach nobody else than the one to whom
+/// the lock was granted. The rest are hints: whoever hears them asks like anybody else. A ring
+/// that nobody listens to at the moment is heard by the next who does.
 #[derive(Clone)]
 pub struct Bell {
     ears: Arc<Ears>,
@@ -35,8 +36,10 @@ impl fmt::Debug for Bell {
 /// What one who waits has heard from its nodes, of which there are at most 64.
 #[derive(Default)]
 pub(crate) struct Ears {
-    /// The nodes that have reserved the lock, one bit each.
+    /// The nodes that have reserved or granted the lock, one bit each.
     turns: AtomicU64,
+    /// Those that have granted it.
+    granted: AtomicU64,
     /// A bell has told of one more of them.
     rung: AtomicBool,
     /// What was known is no longer so.
@@ -53,8 +56,9 @@ impl Ears {
     fn hear(&self, node: usize, news: News) {
         match news {
             // Told again, it is no news: asking again for each would never end.
-            News::YourTurn if !self.reserve(node) => return,
-            News::YourTurn => self.rung.store(true, Ordering::Release),
+            News::YourTurn if !self.is_turn(node) => return,
+            News::Granted if !self.grant(node) => return,
+            News::YourTurn | News::Granted => self.rung.store(true, Ordering::Release),
             News::AskAgain => {
                 self.turns.fetch_and(!(1 << node), Ordering::AcqRel);
                 self.again.store(true, Ordering::Release);
@@ -64,21 +68,38 @@ impl Ears {
     }
 
     /// The node says that it is the listener's turn. `false` if it has said so before.
-    fn reserve(&self, node: usize) -> bool {
-        let bit = 1 << node;
-        self.turns.fetch_or(bit, Ordering::AcqRel) & bit == 0
+    fn is_turn(&self, node: usize) -> bool {
+        set(&self.turns, node)
     }
 
-    /// The node has answered that it is the listener's turn.
-    pub(crate) fn answered(&self, node: usize) {
-        if self.reserve(node) {
+    /// The node says that it has granted the lock. `false` if it has said so before.
+    fn grant(&self, node: usize) -> bool {
+        let news = set(&self.granted, node);
+        self.is_turn(node);
+        news
+    }
+
+    /// The node has answered that it is the listener's turn, or that this was so and the lock
+    /// is its.
+    pub(crate) fn answered(&self, node: usize, granted: bool) {
+        let news = match granted {
+            true => self.grant(node),
+            false => self.is_turn(node),
+        };
+        if news {
             self.heard.notify_one();
         }
     }
 
     /// How many nodes have said that it is the listener's turn.
     pub(crate) fn turns(&self) -> usize {
-        self.turns.load(Ordering::Acquire).count_ones() as usize
+        let turns = self.turns.load(Ordering::Acquire) | self.granted.load(Ordering::Acquire);
+        turns.count_ones() as usize
+    }
+
+    /// Whether this node has granted the lock to the listener.
+    pub(crate) fn is_granted_by(&self, node: usize) -> bool {
+        self.granted.load(Ordering::Acquire) >> node & 1 == 1
     }
 
     /// Whether a bell has told of one more node since this was asked last.
@@ -91,7 +112,8 @@ impl Ears {
         self.again.load(Ordering::Acquire)
     }
 
-    /// Forgets what was heard, before everybody is asked again.
+    /// Forgets what was heard, before everybody is asked again; but not who has granted the
+    /// lock, which is not taken back.
     pub(crate) fn clear(&self) {
         self.turns.store(0, Ordering::Release);
         self.rung.store(false, Ordering::Release);
@@ -104,6 +126,11 @@ impl Ears {
     pub(crate) async fn heard(&self) {
         self.heard.notified().await;
     }
+}
+
+/// Sets a bit; `false` if it was set.
+fn set(bits: &AtomicU64, node: usize) -> bool {
+    bits.fetch_or(1 << node, Ordering::AcqRel) >> node & 1 == 0
 }
 
 /// A node's promise to ring a [`Bell`]. Ends when dropped.

@@ -54,6 +54,15 @@ impl<'a> Question<'a> {
     }
 }
 
+impl State {
+    fn wait<T>(&mut self, cx: &mut Context<'_>) -> Poll<T> {
+        if !self.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+            self.waker = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
 impl Canvass {
     /// Asks all nodes, in parallel.
     pub(crate) fn send(nodes: &[Arc<dyn Node>], question: Question<'_>) -> Arc<Self> {
@@ -83,6 +92,18 @@ impl Canvass {
         canvass
     }
 
+    /// What it would be if all nodes had been asked for the lock, and these had granted it.
+    pub(crate) fn granted_by(granted: NodeSet, nodes: usize) -> Arc<Self> {
+        let mut round = Round::new(Verb::Acquire, nodes);
+        for node in granted.iter() {
+            round.count(node, Ok(Vote::Granted));
+        }
+        Arc::new(Self {
+            state: Mutex::new(State { round, waker: None }),
+            also: None,
+        })
+    }
+
     /// Waits for the decision. Nodes answer within their timeout, so this ends.
     ///
     /// Cancel safety: the round goes on without its asker.
@@ -94,17 +115,20 @@ impl Canvass {
         let mut state = self.lock();
         match state.round.decision() {
             Some(decision) => Poll::Ready(decision),
-            None => {
-                if !state
-                    .waker
-                    .as_ref()
-                    .is_some_and(|w| w.will_wake(cx.waker()))
-                {
-                    state.waker = Some(cx.waker().clone());
-                }
-                Poll::Pending
-            }
+            None => state.wait(cx),
         }
+    }
+
+    /// Waits for the answers of all nodes, as above.
+    pub(crate) async fn complete(&self) {
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            match state.round.is_complete() {
+                true => Poll::Ready(()),
+                false => state.wait(cx),
+            }
+        })
+        .await;
     }
 
     /// The nodes where the claim certainly is not: they refused it, or the request
@@ -144,9 +168,10 @@ impl Tally for Canvass {
         }
         let waker = {
             let mut state = self.lock();
-            match state.round.count(node, answer) {
-                Some(_) => state.waker.take(),
-                None => None,
+            let decided = state.round.count(node, answer).is_some();
+            match decided || state.round.is_complete() {
+                true => state.waker.take(),
+                false => None,
             }
         };
         if let Some(waker) = waker {

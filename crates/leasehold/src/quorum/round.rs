@@ -84,7 +84,7 @@ impl Round {
             return None;
         }
         let agrees = match &answer {
-            Ok(Vote::Granted) => matches!(self.verb, Verb::Acquire | Verb::Extend),
+            Ok(Vote::Granted) => !matches!(self.verb, Verb::Release { .. }),
             Ok(Vote::YourTurn) => self.verb == Verb::Wait,
             Ok(Vote::Released { held }) => *held && matches!(self.verb, Verb::Release { .. }),
             _ => false,
@@ -113,6 +113,12 @@ impl Round {
     #[must_use]
     pub fn decision(&self) -> Option<Decision> {
         self.decision
+    }
+
+    /// Whether all nodes have answered.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.pending == 0
     }
 
     /// What each node said.

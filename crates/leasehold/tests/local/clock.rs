@@ -161,6 +161,29 @@ async fn a_clock_that_is_set_ahead_frees_no_lock() {
     lease.extend().await.expect("still held");
 }
 
+/// A lock of another boot is forgotten when it is over by the wall clock, and not before: the
+/// time since boot that stands in its row is none of ours.
+#[tokio::test]
+async fn tidying_up_times_locks_of_another_boot_by_the_wall_clock() {
+    let (store, clock) = (Store::new(), Wrong::default());
+    let client = client_of(&store, &clock).await;
+    let _leases = (lock(&client, "held").await, lock(&client, "over").await);
+    let rewrite = |name: &str, boot_ns: i64, unix_us: i64| {
+        let set = "UPDATE names SET clock = 'another/time:[1]', expires_boot_ns = ?,
+                   expires_unix_us = ?, fence_until_us = 1 WHERE name = CAST(? AS BLOB)";
+        let changed = store
+            .sql()
+            .execute(set, rusqlite::params![boot_ns, unix_us, name]);
+        assert_eq!(changed, Ok(1));
+    };
+    rewrite("held", 1, i64::MAX);
+    rewrite("over", i64::MAX, 1);
+    tidy(&store, &clock).await;
+    let names = "SELECT group_concat(CAST(name AS TEXT)) FROM names";
+    let names = store.sql().query_row(names, [], |row| row.get(0));
+    assert_eq!(names, Ok("held".to_owned()));
+}
+
 /// The name of a socket in the file, which others may write, is not the way to another file.
 #[tokio::test]
 async fn sockets_lead_nowhere_else() {

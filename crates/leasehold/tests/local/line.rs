@@ -272,17 +272,16 @@ fn one_who_waits_elsewhere_has_its_turn_and_is_taken_for_dead_like_others() {
         sql.execute("UPDATE names SET line = 1", [])
             .expect("written");
     };
-    asks(Duration::ZERO);
-    holder.release("a");
     // For longer than it would be taken for living if it were silent.
     let started = since_boot();
     while since_boot() - started < Duration::from_secs(5) {
         asks(Duration::from_secs(2));
-        assert!(other.finds_held("a"), "it was the turn of one elsewhere");
         std::thread::sleep(Duration::from_millis(100));
     }
+    holder.release("a");
+    assert!(other.finds_held("a"), "it was the turn of one elsewhere");
     let got = other.lock("a");
-    assert!(got.token > ticket - 1_000);
+    assert!(got.token > ticket);
     // Nor does one live who asked in the future, because some clock was wrong.
     asks(Duration::from_secs(3600));
     other.release("a");

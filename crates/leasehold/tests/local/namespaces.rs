@@ -193,3 +193,44 @@ fn rows_of_another_boot_end_with_their_ttl() {
     other.lock("a");
     assert!(since_1970() >= expires, "too early");
 }
+
+/// A program that is told another boot than all others, in the same pid namespace.
+fn elsewhere(store: &Store) -> String {
+    let boot = store.dir().join("boot");
+    std::fs::write(&boot, "00000000-0000-4000-8000-000000000000\n").expect("written");
+    let boot = boot.display();
+    format!(r#"mount --bind {boot} /proc/sys/kernel/random/boot_id && exec "$0" "$@""#)
+}
+
+/// A real reader in another boot. The holder's process is dead to everybody who looks, but its
+/// pid says nothing there; and of the two times at which a lock ends, the wall clock's counts.
+#[test]
+fn a_reader_in_another_boot_goes_by_the_wall_clock() {
+    let store = Store::new();
+    let mount = elsewhere(&store);
+    let wrapper = ["unshare", "--mount", "sh", "-c", &mount];
+    if let Err(why) = may_run(&wrapper) {
+        return skip("readers in another boot", &why);
+    }
+    let (mut holder, mut here) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
+    let mut there = Puppet::through(&wrapper);
+    there.open(&store.url());
+    holder.lock("over-here");
+    holder.lock("over-there");
+    let rewrite = |name: &str, boot_ns: i64, unix_us: i64| {
+        let set = "UPDATE names SET expires_boot_ns = ?, expires_unix_us = ?
+                   WHERE name = CAST(? AS BLOB)";
+        let changed = store
+            .sql()
+            .execute(set, rusqlite::params![boot_ns, unix_us, name]);
+        assert_eq!(changed, Ok(1));
+    };
+    rewrite("over-here", 1, i64::MAX);
+    rewrite("over-there", i64::MAX, 1);
+    assert!(there.finds_held("over-here"));
+    assert!(here.finds_held("over-there"));
+    // It is the boot that made the difference.
+    assert!(!there.finds_held("over-there"));
+    assert!(!here.finds_held("over-here"));
+    check_waits_for_the_ttl(&mut holder, &mut there);
+}

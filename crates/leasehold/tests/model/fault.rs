@@ -32,6 +32,9 @@ pub enum Fault {
     /// A lock that came back with an old snapshot is taken for a grant if the floor is its
     /// token, though it was only reserved.
     FloorMakesGrant,
+    /// ACQUIRE of a lock that was handed over to the claim before is granted for what is left of
+    /// that.
+    AgainKeepsTtl,
     /// RELEASE deletes the lock and leaves the fence as it was.
     ReleaseLeavesFence,
     /// RELEASE deletes the lock of whoever has it.

@@ -45,6 +45,8 @@
 //! | nor does a floor make one of it | `FloorMakesGrant` | tokens unique |
 //! | no success after RELEASE was sent | `SucceedsAfterRelease` | one holder |
 //! | validity counts from before the send | `ValidityFromReply` | one holder |
+//! | a lease that is handed over counts from when it was not granted yet | `ValidityFromReply` | one holder |
+//! | ACQUIRE of what was handed over is for a whole TTL | `AgainKeepsTtl` | one holder |
 //! | the drift covers both clocks | a smaller drift | one holder |
 //! | a new owner value for every attempt | `OwnerPerClient` | one holder |
 //! | a restarted node waits for a TTL | a shorter guard, or none | one holder |

@@ -190,7 +190,7 @@ impl Rules {
             Write::Lock { fence } => {
                 record.lock = Some(owner);
                 record.ticket = if self.tickets { token } else { 0 };
-                Some(fence)
+                fence
             }
             Write::Unlock { fence } => {
                 let foreign = record.lock.is_some_and(|other| other != owner);

@@ -5,6 +5,7 @@ mod child;
 mod errors;
 mod hostile;
 mod line;
+mod native;
 mod others;
 mod outages;
 mod restarts;

@@ -111,6 +111,11 @@ impl Record for Desk<'_> {
         self.row.reserve(owner, process, time);
     }
 
+    fn grant(&mut self, owner: &[u8], token: u64, time: Duration) {
+        let process = self.waiter(owner).and_then(|waiter| waiter.holders);
+        self.row.grant(owner, process, token, time);
+    }
+
     fn has_line(&self) -> bool {
         self.row.line && !self.deserted.get()
     }
@@ -148,6 +153,11 @@ impl Record for Desk<'_> {
         }
         let first = first.as_ref()?;
         Some((first.owner.clone(), first.ticket))
+    }
+
+    fn is_settled(&self, _owner: &[u8]) -> bool {
+        // A store is never one of several nodes.
+        true
     }
 
     fn before(&self, owner: &[u8]) -> u32 {

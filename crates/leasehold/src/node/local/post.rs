@@ -155,6 +155,7 @@ impl Letter {
 fn message(id: i64, news: News) -> String {
     let news = match news {
         News::YourTurn => 'T',
+        News::Granted => 'G',
         News::AskAgain => 'A',
     };
     format!("{news}{id}")
@@ -165,6 +166,7 @@ pub(super) fn read_message(message: &[u8]) -> Option<(i64, News)> {
     let (news, id) = message.split_first()?;
     let news = match news {
         b'T' => News::YourTurn,
+        b'G' => News::Granted,
         b'A' => News::AskAgain,
         _ => return None,
     };

@@ -114,7 +114,7 @@ impl Row {
             Write::Lock { fence } => {
                 let holders = process::describe(&claim.holders());
                 let lock = Lock::new(claim.owner(), holders, claim.ttl());
-                (Some(lock), claim.ttl(), Some(fence))
+                (Some(lock), claim.ttl(), fence)
             }
             Write::Unlock { fence } => (None, Duration::ZERO, fence),
             Write::Keep {
@@ -131,6 +131,19 @@ impl Row {
     /// The lock is reserved for one who waits, as long as its process lives.
     pub(super) fn reserve(&mut self, owner: &[u8], holders: Option<String>, time: Duration) {
         self.set_lock(Some(Lock::new(owner, holders, time)));
+    }
+
+    /// The lock is granted to one who waits, as long as its process lives.
+    pub(super) fn grant(
+        &mut self,
+        owner: &[u8],
+        holders: Option<String>,
+        token: u64,
+        time: Duration,
+    ) {
+        self.reserve(owner, holders, time);
+        self.fence = Some(token);
+        self.fence_ttl = Some(CONSTANTS.fence_ttl(time));
     }
 
     fn set_lock(&mut self, lock: Option<Lock>) {

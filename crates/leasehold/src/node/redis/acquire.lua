@@ -44,11 +44,15 @@ end
 
 if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
+if line then owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1]) end
 local fence = effective(known, now)
-if line then owner = serve(KEYS[1], KEYS[2], owner, fence, now, ARGV[1]) end
--- Not by the floor, which may be the token of one for whom the lock was only reserved.
-local granted = known == ARGV[2] or known == ARGV[2] .. '+'
-if owner == ARGV[1] and fence == token and granted then return {'GRANTED', ARGV[2], now} end
+-- Again, or handed over. Not by the floor, which may be the token of one for whom the lock was
+-- only reserved.
+if owner == ARGV[1] and fence == token and is_fence(known, ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+  redis.call('PEXPIRE', KEYS[2], fence_ms(ARGV[3]))
+  return {'GRANTED', ARGV[2], now}
+end
 if owner and (owner ~= ARGV[1] or fence > token) then
   return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner}
 end

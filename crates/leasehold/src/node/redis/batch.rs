@@ -5,7 +5,7 @@
 
 use redis::Value;
 
-use super::reply::{self, Reply};
+use super::reply::{self, Native, Reply};
 use super::scripts::{By, settles, shares_script};
 use crate::clock::Moment;
 use crate::node::{Call, NodeError, Verb, Vote};
@@ -25,11 +25,17 @@ pub(super) struct Job {
     alone: bool,
     /// It was sent over a connection that broke: it may have taken effect.
     in_doubt: bool,
+    /// A release that has been done, and only has to serve those who stand in line.
+    pub(super) released: bool,
 }
 
 /// Calls that share one request, and so one reply.
 pub(super) enum Unit {
     One(Job),
+    /// A lock without a token: a single command.
+    Plain(Job),
+    /// A release by the server's own command, and a look at whether anybody stands in line.
+    Native(Job, Native),
     AcquireMany(Vec<Job>),
     ExtendMany(Vec<Job>),
     SettleMany(Vec<Job>),
@@ -44,6 +50,8 @@ pub(super) struct Aftermath {
     pub(super) forgot: bool,
     /// The server's clock.
     pub(super) now_us: Option<u64>,
+    /// The server has refused its own compare-and-delete.
+    pub(super) native_refused: bool,
     /// A reply made no sense.
     pub(super) garbage: Option<NodeError>,
 }
@@ -58,7 +66,15 @@ impl Job {
             redos: 0,
             alone: false,
             in_doubt: false,
+            released: false,
         }
+    }
+
+    pub(super) fn answer(self, answer: Result<Vote, NodeError>) {
+        self.call.answer(match self.released {
+            false => answer,
+            true => Ok(Vote::Released { held: true }),
+        });
     }
 
     /// Puts the job aside, to be sent again over the next connection. Asking the same
@@ -82,7 +98,7 @@ impl Job {
             },
             why => why,
         };
-        self.call.answer(Err(error));
+        self.answer(Err(error));
     }
 
     /// Whether the claim is being given back meanwhile: then the job, if it were sent now,
@@ -100,9 +116,21 @@ impl Job {
 /// - An acquire must come after the releases before it, which may be those of an earlier
 ///   attempt; so only acquires with no such call before them go together.
 /// - An extend must come before the release of its claim, and nothing else matters to it.
-pub(super) fn plan(jobs: Vec<Job>, cap: u64) -> Vec<Unit> {
+///
+/// A settled release that goes alone is done by the server's own command, if it has one; but not
+/// that of a claim that has stood in line, since others may stand there still.
+pub(super) fn plan(jobs: Vec<Job>, cap: u64, native: Option<Native>) -> Vec<Unit> {
+    let one = |job: Job| match native {
+        _ if job.call.verb() == Verb::Acquire && !job.call.claim().is_fenced() && !job.alone => {
+            Unit::Plain(job)
+        }
+        Some(native) if settles(&job.call) && !job.alone && !job.call.claim().has_waited() => {
+            Unit::Native(job, native)
+        }
+        _ => Unit::One(job),
+    };
     if jobs.len() < FEW {
-        return jobs.into_iter().map(Unit::One).collect();
+        return jobs.into_iter().map(one).collect();
     }
     let (mut settled, mut acquires, mut extends) = (Vec::new(), Vec::<Job>::new(), Vec::new());
     let (mut others, mut in_order) = (Vec::new(), true);
@@ -130,33 +158,51 @@ pub(super) fn plan(jobs: Vec<Job>, cap: u64) -> Vec<Unit> {
         (extends, Unit::ExtendMany),
     ] {
         match jobs.len() < FEW {
-            true => units.extend(jobs.into_iter().map(Unit::One)),
+            true => units.extend(jobs.into_iter().map(one)),
             false => units.push(together(jobs)),
         }
     }
-    units.extend(others.into_iter().map(Unit::One));
+    units.extend(others.into_iter().map(one));
     units
 }
 
 impl Unit {
     pub(super) fn jobs(&self) -> &[Job] {
         match self {
-            Self::One(job) => std::slice::from_ref(job),
+            Self::One(job) | Self::Plain(job) | Self::Native(job, _) => std::slice::from_ref(job),
             Self::AcquireMany(jobs) | Self::ExtendMany(jobs) | Self::SettleMany(jobs) => jobs,
         }
     }
 
     pub(super) fn into_jobs(self) -> Vec<Job> {
         match self {
-            Self::One(job) => vec![job],
+            Self::One(job) | Self::Plain(job) | Self::Native(job, _) => vec![job],
             Self::AcquireMany(jobs) | Self::ExtendMany(jobs) | Self::SettleMany(jobs) => jobs,
         }
     }
 
-    /// Answers the calls.
-    pub(super) fn answer(self, value: Value, after: &mut Aftermath) {
+    /// How many requests it is.
+    pub(super) fn requests(&self) -> usize {
+        match self {
+            Self::Native(..) => 2,
+            _ => 1,
+        }
+    }
+
+    /// Answers the calls by the reply; of a [native](Self::Native) one, by that and the next.
+    pub(super) fn answer(self, value: Value, next: Option<Value>, after: &mut Aftermath) {
         match self {
             Self::One(job) => after.one(job, value),
+            Self::Plain(job) => match value {
+                Value::Okay => job.answer(Ok(Vote::Granted)),
+                // Another has it, whom the script names; or it finds the same error.
+                Value::Nil | Value::ServerError(_) => after.alone(job),
+                _ => {
+                    let why = "to SET".into();
+                    after.nonsense(job, NodeError::Protocol { why });
+                }
+            },
+            Self::Native(job, _) => after.native(job, &value, next.as_ref()),
             Self::AcquireMany(jobs) | Self::ExtendMany(jobs) => {
                 after.many(jobs, value, 0, |value, call| match value {
                     Value::Nil => Some(None),
@@ -174,17 +220,40 @@ impl Unit {
 }
 
 impl Aftermath {
+    fn native(&mut self, mut job: Job, deleted: &Value, line: Option<&Value>) {
+        match (deleted, line) {
+            (Value::Int(held @ 0..=1), Some(Value::Int(0))) => {
+                job.answer(Ok(Vote::Released { held: *held == 1 }));
+            }
+            (Value::Int(0), _) => job.answer(Ok(Vote::Released { held: false })),
+            // Somebody waits for it, or that is not known: the script serves the line.
+            (Value::Int(1), line) => {
+                self.native_refused |= matches!(line, Some(Value::ServerError(_)));
+                job.released = true;
+                self.alone(job);
+            }
+            (Value::ServerError(_), _) => {
+                self.native_refused = true;
+                self.alone(job);
+            }
+            _ => {
+                let why = "to a compare-and-delete".into();
+                self.nonsense(job, NodeError::Protocol { why });
+            }
+        }
+    }
+
     fn one(&mut self, mut job: Job, value: Value) {
         match reply::read(value, &job.call) {
-            Reply::Answer(answer) => job.call.answer(answer),
+            Reply::Answer(answer) => job.answer(answer),
             Reply::GrantedAt(now_us) => {
                 self.now_us = self.now_us.max(Some(now_us));
-                job.call.answer(Ok(Vote::Granted));
+                job.answer(Ok(Vote::Granted));
             }
             Reply::Garbage(error) => self.nonsense(job, error),
             Reply::NoScript | Reply::Forgot if job.redos >= MAX_REDOS => {
                 let why = "the server keeps forgetting its scripts or its epoch".into();
-                job.call.answer(Err(NodeError::Refused { why }));
+                job.answer(Err(NodeError::Refused { why }));
             }
             Reply::NoScript | Reply::Forgot => {
                 self.forgot = true;
@@ -298,7 +367,7 @@ mod tests {
             'S' => job(Verb::Release { keep: None }, true).0,
             _ => job(Verb::Release { keep: None }, false).0,
         });
-        shape(&plan(jobs.collect(), cap))
+        shape(&plan(jobs.collect(), cap, None))
     }
 
     #[test]
@@ -318,7 +387,7 @@ mod tests {
         let (job_, claim, answers) = job(Verb::Acquire, false);
         claim.give_back();
         let mut after = Aftermath::default();
-        Unit::AcquireMany(vec![job_]).answer(Value::Array(vec![Value::Nil]), &mut after);
+        Unit::AcquireMany(vec![job_]).answer(Value::Array(vec![Value::Nil]), None, &mut after);
         assert!(after.redo.is_empty());
         let answer = answers.recv().unwrap();
         assert!(answer.is_err_and(|error| error.had_no_effect()));
@@ -343,17 +412,76 @@ mod tests {
     }
 
     #[test]
+    fn the_servers_own_command_is_for_a_release_that_goes_alone() {
+        let native = Some(Native::DelIfEq);
+        let release = || job(Verb::Release { keep: None }, true);
+        let (one, _, _) = release();
+        assert!(matches!(
+            plan(vec![one], TOKEN, native)[..],
+            [Unit::Native(..)]
+        ));
+        let (waited, claim, _) = release();
+        claim.wait();
+        let (again, _, _) = release();
+        let again = again.again(Moment::now()).ok().expect("in time");
+        let (unsettled, _, _) = job(Verb::Release { keep: None }, false);
+        for job in [waited, again, unsettled] {
+            assert!(matches!(plan(vec![job], TOKEN, native)[..], [Unit::One(_)]));
+        }
+        let many = (0..3).map(|_| release().0).collect();
+        let units = plan(many, TOKEN, native);
+        assert!(matches!(units[..], [Unit::SettleMany(_)]));
+    }
+
+    #[test]
+    fn a_release_by_the_servers_own_command_serves_the_line() {
+        let answer = |deleted: Value, line: Value| {
+            let (job, _, answers) = job(Verb::Release { keep: None }, true);
+            let mut after = Aftermath::default();
+            Unit::Native(job, Native::DelEx).answer(deleted, Some(line), &mut after);
+            (after, answers)
+        };
+        for held in [true, false] {
+            let (after, answers) = answer(Value::Int(held.into()), Value::Int(0));
+            assert_eq!(answers.recv().unwrap(), Ok(Vote::Released { held }));
+            assert!(after.redo.is_empty() && !after.native_refused);
+        }
+        // Somebody waits, or that could not be told: the script is sent, and what it finds
+        // (nothing) does not make it a lock that was lost.
+        let refused = || redis::parse_redis_value(b"-NOPERM no\r\n").expect("an error as a value");
+        for (line, refused) in [(Value::Int(1), false), (refused(), true)] {
+            let (mut after, answers) = answer(Value::Int(1), line);
+            assert_eq!(after.native_refused, refused);
+            let job = after.redo.pop().expect("the script");
+            assert!(job.released);
+            job.answer(Ok(Vote::Released { held: false }));
+            assert_eq!(answers.recv().unwrap(), Ok(Vote::Released { held: true }));
+        }
+        // A user who may not use it: nothing was done, the script does all.
+        let (mut after, _answers) = answer(refused(), Value::Int(0));
+        assert!(after.native_refused);
+        assert!(!after.redo.pop().expect("the script").released);
+        let (after, answers) = answer(Value::Int(7), Value::Int(0));
+        assert!(after.garbage.is_some());
+        assert!(answers.recv().unwrap().is_err());
+    }
+
+    #[test]
     fn replies_to_many_are_matched_to_their_requests() {
         let mut after = Aftermath::default();
         let (one, _, answers) = job(Verb::Acquire, false);
         let other = Value::BulkString(b"1794780664497529".to_vec());
-        Unit::AcquireMany(vec![one]).answer(Value::Array(vec![other]), &mut after);
+        Unit::AcquireMany(vec![one]).answer(Value::Array(vec![other]), None, &mut after);
         assert!(answers.recv().unwrap().is_err());
         assert!(after.garbage.is_some());
         let mut after = Aftermath::default();
         let (one, _, answers) = job(Verb::Release { keep: None }, true);
         let stranger = Value::BulkString(b"somebody else".to_vec());
-        Unit::SettleMany(vec![one]).answer(Value::Array(vec![stranger, Value::Int(1)]), &mut after);
+        Unit::SettleMany(vec![one]).answer(
+            Value::Array(vec![stranger, Value::Int(1)]),
+            None,
+            &mut after,
+        );
         assert!(answers.recv().unwrap().is_err());
         assert!(after.garbage.is_some());
     }

@@ -35,5 +35,8 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 fence = digits(math.max(fence, token)) .. (line and '+' or '')
 redis.call('SET', KEYS[2], fence, 'PX', fence_ms(ARGV[3]))
 if line then leave(KEYS[2], ARGV[1]) end
-if displaced then tell(KEYS[1], KEYS[2], displaced, 'A') end
+if displaced then
+  local _, bell = look_up(KEYS[2], displaced)
+  tell(KEYS[1], displaced, bell, 'A')
+end
 return token

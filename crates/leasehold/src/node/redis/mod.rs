@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 use tokio::sync::mpsc;
 
 use super::{Bell, Call, Claim, Node, NodeError, Survey, Watch};
@@ -29,6 +29,8 @@ pub(crate) use roster::Roster;
 /// A server, and how to get there.
 pub(crate) struct Target {
     client: redis::Client,
+    /// The same, for a connection over which the server may push messages.
+    pushing: redis::Client,
     label: String,
 }
 
@@ -56,9 +58,17 @@ impl Target {
             .clone()
             .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
         let tcp = info.tcp_settings().clone().set_nodelay(true);
-        let info = info.set_redis_settings(redis).set_tcp_settings(tcp);
-        let client = open(info, settings).map_err(|error| error.category().to_owned())?;
-        Ok(Self { client, label })
+        let info = info.set_tcp_settings(tcp);
+        let open = |protocol| {
+            let redis = redis.clone().set_protocol(protocol);
+            open(info.clone().set_redis_settings(redis), settings)
+                .map_err(|error| error.category().to_owned())
+        };
+        Ok(Self {
+            client: open(ProtocolVersion::RESP2)?,
+            pushing: open(ProtocolVersion::RESP3)?,
+            label,
+        })
     }
 }
 
@@ -169,8 +179,8 @@ impl RedisNode {
         let (calls, inbox) = mpsc::unbounded_channel();
         let status = Arc::new(Status::default());
         let (label, client) = (target.label.clone(), target.client.clone());
-        let (clock, timeout) = (settings.clock.clone(), settings.connect_timeout);
-        let bells = Arc::new(Bells::new(client.clone(), clock, timeout));
+        let timeout = settings.connect_timeout;
+        let bells = Arc::new(Bells::new());
         let connector = session::Connector::new(target, settings, roster, Arc::clone(&bells));
         let link = link::Link::new(
             connector,

@@ -15,6 +15,7 @@ end
 
 -- A fence ends in '+' while somebody stands in line: so who only looks at the fence sees it.
 local function has_line(known) return known and string.byte(known, -1) == 43 end
+local function is_fence(known, token) return known == token or known == token .. '+' end
 local function effective(known, now)
   return math.max(known and tonumber(string.match(known, '^%d+')) or now - F, FLOOR)
 end
@@ -28,7 +29,8 @@ end
 
 -- The line of those who wait for a lock, beside its fence (whose key it is named after):
 --   line  by ticket: their owner values      seen  the same by when they asked last
---   bell  where to tell them; empty if they hear nothing and only ask
+--   bell  since when they stand there, ':', and where to tell them; nothing there if they
+--         hear nothing and only ask
 local function of_line(kind, fence_key) return 'leasehold:' .. kind .. string.sub(fence_key, 16) end
 
 local function leave(fence_key, owner)
@@ -37,19 +39,26 @@ local function leave(fence_key, owner)
   redis.call('HDEL', of_line('bell', fence_key), owner)
 end
 
--- Tells one who waits: 'T', it is its turn; 'A', it is worth asking again. Returns false if
--- nobody hears it. The name and the ticket tell the listener which claim is meant.
-local function tell(lock_key, fence_key, owner, news)
-  local bell = redis.call('HGET', of_line('bell', fence_key), owner)
-  if not bell or bell == '' then return true end
-  local ticket = string.match(owner, '^%x+:(%d+):') or '0'
-  return redis.pcall('PUBLISH', 'leasehold:bell:' .. bell, news .. ticket .. ' ' .. lock_key) ~= 0
+local function look_up(fence_key, owner)
+  local entry = redis.call('HGET', of_line('bell', fence_key), owner) or ''
+  local since, bell = string.match(entry, '^(%d+):(.*)$')
+  return since, bell
 end
 
--- Reserves a lock that nobody has for the first in line, and tells it; not `asking`, who gets
--- an answer anyway. Returns the lock's value from now on. Restates `serve` of record.rs.
-local function serve(lock_key, fence_key, owner, fence, now, asking)
-  local line = of_line('line', fence_key)
+-- Tells one who waits: 'G', the lock was granted to it; 'T', it is reserved for it; 'A', it is
+-- worth asking again. Returns false if nobody hears it. The name and the beginning of the owner
+-- value tell the listener which claim is meant.
+local function tell(lock_key, owner, bell, news)
+  if not bell or bell == '' then return true end
+  local message = news .. string.sub(owner, 1, 16) .. ' ' .. lock_key
+  return redis.pcall('PUBLISH', 'leasehold:bell:' .. bell, message) ~= 0
+end
+
+-- Hands a lock that nobody has over to the first in line, and tells it; not `asking`, who gets
+-- an answer anyway. Returns the lock's value and the fence from now on. Restates `serve` of
+-- record.rs.
+local function serve(lock_key, fence_key, owner, known, now, asking)
+  local line, fence = of_line('line', fence_key), effective(known, now)
   local dead = redis.call('ZRANGEBYSCORE', of_line('seen', fence_key), '-inf',
     '(' .. digits(now - DEAD), 'LIMIT', 0, 100)
   for _, one in ipairs(dead) do leave(fence_key, one) end
@@ -59,25 +68,39 @@ local function serve(lock_key, fence_key, owner, fence, now, asking)
     first = first[1]
     if not first then
       -- Nobody stands in line any more.
-      local known = redis.call('GET', fence_key)
       if has_line(known) then
-        redis.call('SET', fence_key, string.sub(known, 1, -2), 'KEEPTTL')
+        known = string.sub(known, 1, -2)
+        redis.call('SET', fence_key, known, 'KEEPTTL')
       end
-      return owner
+      return owner, known
     elseif ticket <= fence then
-      tell(lock_key, fence_key, first, 'A')
+      local _, bell = look_up(fence_key, first)
+      tell(lock_key, first, bell, 'A')
       leave(fence_key, first)
     elseif owner and (owner == first or not is_reserved(owner, fence)) then
-      return owner
-    elseif first ~= asking and not tell(lock_key, fence_key, first, 'T') then
-      leave(fence_key, first)
+      return owner, known
     else
-      -- NX: what is no string reads as nothing in a MGET, and must not be overwritten.
-      if not redis.call('SET', lock_key, first, 'PX', TURN_MS, owner and 'XX' or 'NX') then
-        return owner
+      local since, bell = look_up(fence_key, first)
+      local settled = since and since + SETTLED <= now
+      if first ~= asking and not tell(lock_key, first, bell, settled and 'G' or 'T') then
+        leave(fence_key, first)
+      else
+        -- NX: what is no string reads as nothing in a MGET, and must not be overwritten.
+        local time = settled and HANDED_OVER_MS or TURN_MS
+        if not redis.call('SET', lock_key, first, 'PX', time, owner and 'XX' or 'NX') then
+          return owner, known
+        end
+        if owner then
+          local _, displaced = look_up(fence_key, owner)
+          tell(lock_key, owner, displaced, 'A')
+        end
+        if settled then
+          known = digits(ticket) .. '+'
+          redis.call('SET', fence_key, known, 'PX', FENCE_MS)
+          leave(fence_key, first)
+        end
+        return first, known
       end
-      if owner then tell(lock_key, fence_key, owner, 'A') end
-      return first
     end
   end
 end

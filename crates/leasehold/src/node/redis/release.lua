@@ -36,11 +36,10 @@ local line, held = has_line(known), owner == ARGV[1]
 if owner and not held and not line then return -token end
 if not held and redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
-local fence = effective(known, now)
-if line and not (held and token <= fence) then
+if line and not (held and token <= effective(known, now)) then
   -- It may stand in line. What is reserved for it is another's turn then.
   leave(KEYS[2], ARGV[1])
-  owner = serve(KEYS[1], KEYS[2], owner, fence, now, '')
+  owner, known = serve(KEYS[1], KEYS[2], owner, known, now, '')
   if owner and owner ~= ARGV[1] then return -token end
 end
 if held and ARGV[3] then
@@ -48,9 +47,9 @@ if held and ARGV[3] then
 elseif held then
   redis.call('DEL', KEYS[1])
 end
-if fence <= token and token <= now + S then
-  fence = token + 1
-  redis.call('SET', KEYS[2], digits(fence) .. (line and '+' or ''), 'PX', fence_ms(ARGV[3] or '0'))
+if effective(known, now) <= token and token <= now + S then
+  known = digits(token + 1) .. (line and '+' or '')
+  redis.call('SET', KEYS[2], known, 'PX', fence_ms(ARGV[3] or '0'))
 end
-if line and not (held and ARGV[3]) then serve(KEYS[1], KEYS[2], nil, fence, now, '') end
+if line and not (held and ARGV[3]) then serve(KEYS[1], KEYS[2], nil, known, now, '') end
 return held and token or -token

@@ -74,6 +74,10 @@ fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
         (b"GRANTED", [now]) if call.verb() == Verb::Acquire => {
             return Some(Reply::GrantedAt(number(now)?));
         }
+        (b"GRANTED", [_]) if matches!(call.verb(), Verb::Wait | Verb::Extend) => Vote::Granted,
+        (b"RELEASED", [held]) if matches!(call.verb(), Verb::Release { .. }) => Vote::Released {
+            held: number(held)? == 1,
+        },
         (b"HELD", [fence, now, Value::Int(ttl_ms), value, place @ ..]) => Vote::Held {
             holder: Holder::parse(bytes(value)?),
             remaining: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),
@@ -113,14 +117,30 @@ pub(super) struct Hello {
     pub(super) began_us: u64,
     /// The server's clock.
     pub(super) now_us: u64,
+    /// The server's own compare-and-delete.
+    pub(super) native: Option<Native>,
+}
+
+/// A command that deletes a key if it has a certain value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Native {
+    /// Of Valkey, from version 9 on.
+    DelIfEq,
+    /// Of Redis, from version 8.4 on.
+    DelEx,
 }
 
 pub(super) fn read_hello(value: &Value, ours: &str) -> Result<Hello, NodeError> {
     let why = match value {
         Value::ServerError(error) => return Err(server_error(error)),
         Value::Array(parts) => match parts.as_slice() {
-            [word, record, run_id, up, now] if bytes(word) == Some(b"EPOCH") => {
-                if let Some(hello) = read_epoch(record, run_id, up, now) {
+            [word, record, run_id, up, now, native] if bytes(word) == Some(b"EPOCH") => {
+                if let Some(mut hello) = read_epoch(record, run_id, up, now) {
+                    hello.native = match bytes(native) {
+                        Some(b"DELIFEQ") => Some(Native::DelIfEq),
+                        Some(b"DELEX") => Some(Native::DelEx),
+                        _ => None,
+                    };
                     return Ok(hello);
                 }
                 glimpse(parts)
@@ -152,6 +172,7 @@ fn read_epoch(record: &Value, run_id: &Value, up: &Value, now: &Value) -> Option
         run_id: std::str::from_utf8(bytes(run_id)?).ok()?.to_owned(),
         up: Duration::from_secs(number(up)?),
         now_us: number(now)?,
+        native: None,
     })
 }
 
@@ -233,7 +254,11 @@ fn name_error(code: &str, details: &str) -> NodeError {
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => NodeError::Clustered {
             why: format!("{code} {why}"),
         },
-        "ERR" if details.contains("The user executing the script can't") => {
+        // As Redis and Valkey say it of a command in a script.
+        "ERR"
+            if details.contains("The user executing the script can't")
+                || details.contains("ACL failure in script") =>
+        {
             NodeError::NoPermission { why }
         }
         code => NodeError::Refused {

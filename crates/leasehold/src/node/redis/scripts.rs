@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use redis::{Cmd, Script};
 
+use super::batch::Job;
+use super::reply::Native;
 use crate::holder::kept_value;
 use crate::name::Name;
 use crate::node::rules::Constants;
-use crate::node::{Call, DEAD_AFTER, TURN, Verb};
+use crate::node::{Call, DEAD_AFTER, HANDED_OVER, SETTLED, TURN, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 const HELLO: &str = include_str!("hello.lua");
@@ -34,6 +36,7 @@ pub(super) struct Scripts {
     extend: Text,
     release: Text,
     settle: Text,
+    plain: Text,
     acquire_many: Text,
     extend_many: Text,
     settle_many: Text,
@@ -69,12 +72,16 @@ impl Scripts {
             let code = format!(
                 "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
                  local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n\
-                 local DEAD, TURN_MS = {}, {}\n{PRELUDE}{body}",
+                 local DEAD, SETTLED, KEPT_MS = {}, {}, {}\n\
+                 local TURN_MS, HANDED_OVER_MS = {}, {}\n{PRELUDE}{body}",
                 constants.skew_us(),
                 constants.retention_us(),
                 fence_ttl.as_millis(),
                 DEAD_AFTER.as_micros(),
+                SETTLED.as_micros(),
+                (DEAD_AFTER * 3).as_millis(),
                 TURN.as_millis(),
+                HANDED_OVER.as_millis(),
             );
             Text::new(code)
         };
@@ -84,6 +91,7 @@ impl Scripts {
             extend: text(include_str!("extend.lua")),
             release: text(include_str!("release.lua")),
             settle: text(include_str!("settle.lua")),
+            plain: text(include_str!("plain.lua")),
             acquire_many: text(include_str!("acquire_many.lua")),
             extend_many: text(include_str!("extend_many.lua")),
             settle_many: text(include_str!("settle_many.lua")),
@@ -99,6 +107,7 @@ impl Scripts {
             &self.extend,
             &self.release,
             &self.settle,
+            &self.plain,
             &self.acquire_many,
             &self.extend_many,
             &self.settle_many,
@@ -112,15 +121,17 @@ impl Scripts {
     /// command, so there is none that is not needed. No token above `cap` is known to be
     /// within what the server's clock allows.
     /// Who waits is told over the channel that is called `bell`.
-    pub(super) fn one(&self, call: &Call, by: By, cap: u64, bell: &str) -> Cmd {
+    pub(super) fn one(&self, job: &Job, cap: u64, bell: &str) -> Cmd {
+        let (call, by) = (&job.call, job.by);
         let claim = call.claim();
-        let settle = settles(call);
+        let settle = settles(call) && !job.released;
         let script = match call.verb() {
-            Verb::Acquire => &self.acquire,
+            Verb::Acquire if claim.is_fenced() => &self.acquire,
             Verb::Wait => &self.wait,
-            Verb::Extend => &self.extend,
+            Verb::Extend if claim.is_fenced() => &self.extend,
             Verb::Release { .. } if settle => &self.settle,
-            Verb::Release { .. } => &self.release,
+            _ if !claim.is_fenced() && !job.released => &self.plain,
+            _ => &self.release,
         };
         let mut cmd = Cmd::with_capacity(8, 256);
         match by {
@@ -141,15 +152,20 @@ impl Scripts {
             }
             Verb::Wait => {
                 cmd.arg(bell);
+                if claim.is_on_one_node() {
+                    cmd.arg(0);
+                }
             }
             Verb::Release { keep: None } => {}
             Verb::Release { keep: Some(keep) } => {
                 cmd.arg(whole_ms(keep)).arg(kept_value(claim.owner()));
             }
         }
-        if call.verb() == Verb::Acquire && claim.token() > cap {
-            cmd.arg("T");
-        }
+        match call.verb() {
+            Verb::Acquire if claim.token() > cap => cmd.arg("T"),
+            Verb::Extend if !claim.is_fenced() => cmd.arg("X"),
+            _ => &mut cmd,
+        };
         cmd
     }
 
@@ -176,6 +192,25 @@ impl Scripts {
         let cmd = calls.clone().fold(cmd, with_fence);
         calls.fold(cmd, with_owner)
     }
+}
+
+/// The request for a release that is [settled](settles), where the server has a command for it.
+pub(super) fn delete(call: &Call, native: Native) -> Cmd {
+    let claim = call.claim();
+    let mut cmd = Cmd::with_capacity(4, 256);
+    match native {
+        Native::DelIfEq => cmd.arg("DELIFEQ").arg(claim.name().as_bytes()),
+        Native::DelEx => cmd.arg("DELEX").arg(claim.name().as_bytes()).arg("IFEQ"),
+    };
+    cmd.arg(claim.owner());
+    cmd
+}
+
+/// The request that tells whether anybody stands in line for what was deleted.
+pub(super) fn look_for_line(call: &Call) -> Cmd {
+    let mut cmd = redis::cmd("EXISTS");
+    cmd.arg(line_key(call.claim().name()));
+    cmd
 }
 
 /// Calls that share a request.
@@ -230,7 +265,21 @@ pub(super) fn shares_script(call: &Call, ttl: Option<Duration>, cap: u64) -> boo
 
 /// Whether a release is a plain compare-and-delete.
 pub(super) fn settles(call: &Call) -> bool {
-    call.is_settled() && call.verb() == Verb::Release { keep: None }
+    let plain = call.is_settled() || !call.claim().is_fenced();
+    plain && call.verb() == Verb::Release { keep: None }
+}
+
+/// The request for a lock without a token.
+pub(super) fn set(call: &Call) -> Cmd {
+    let claim = call.claim();
+    let mut cmd = Cmd::with_capacity(6, 256);
+    cmd.arg("SET")
+        .arg(claim.name().as_bytes())
+        .arg(claim.owner())
+        .arg("NX")
+        .arg("PX")
+        .arg(whole_ms(claim.ttl()));
+    cmd
 }
 
 /// Rounded up, so that it is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.

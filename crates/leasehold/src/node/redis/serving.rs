@@ -199,10 +199,11 @@ impl<'a> Serving<'a> {
         let Some(batch) = self.batches.pop_front() else {
             return Ok(());
         };
+        let sent: usize = batch.units.iter().map(Unit::requests).sum();
         let values = match replies {
-            Ok(values) if values.len() == batch.units.len() => values,
+            Ok(values) if values.len() == sent => values,
             Ok(values) => {
-                let (got, sent) = (values.len(), batch.units.len());
+                let got = values.len();
                 self.batches.push_front(batch);
                 let why = format!("{got} replies to {sent} requests");
                 return Err(NodeError::Protocol { why });
@@ -214,11 +215,17 @@ impl<'a> Serving<'a> {
         };
         self.useful = true;
         let mut after = Aftermath::default();
-        for (unit, value) in batch.units.into_iter().zip(values) {
-            unit.answer(value, &mut after);
+        let mut values = values.into_iter();
+        for unit in batch.units {
+            let value = values.next().unwrap_or(Value::Nil);
+            let next = (unit.requests() > 1).then(|| values.next()).flatten();
+            unit.answer(value, next, &mut after);
         }
         if let Some(why) = after.garbage {
             return Err(why);
+        }
+        if after.native_refused {
+            self.session.refuses_native();
         }
         if let Some(now_us) = after.now_us {
             self.session.learn_time(now_us, &self.link.connector);
@@ -246,7 +253,7 @@ impl<'a> Serving<'a> {
         self.link.status.set_floor(self.session.floor());
         if let Err(why) = &renewed {
             for job in redo.drain(..) {
-                job.call.answer(Err(why.clone()));
+                job.answer(Err(why.clone()));
             }
         }
         renewed
@@ -296,7 +303,7 @@ impl<'a> Serving<'a> {
                     why: why.to_string(),
                 },
             };
-            job.call.answer(Err(error));
+            job.answer(Err(error));
         }
     }
 }

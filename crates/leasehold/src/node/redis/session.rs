@@ -3,16 +3,17 @@
 //! A restart always breaks the connection, so what the handshake learnt (the run id, the
 //! floor, how long the server has been up) holds for as long as the connection does.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisError, Value};
+use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, RedisError, Value};
 
 use super::batch::{Job, Unit, plan};
-use super::bells::Bells;
-use super::reply::{Hello, connection_error, read_hello};
+use super::bells::{Bells, Subscription};
+use super::reply::{Hello, Native, connection_error, read_hello};
 use super::roster::{Place, Roster};
 use super::scripts::{self, Scripts};
 use super::{NodeSettings, Target};
@@ -40,6 +41,8 @@ pub(super) struct Session {
     epoch: Epoch,
     quarantine: Option<Quarantine>,
     bells: Arc<Bells>,
+    /// `None`: the server cannot tell those who wait, who ask by themselves.
+    _subscription: Option<Subscription>,
     _place: Place,
 }
 
@@ -53,6 +56,8 @@ struct Epoch {
     /// The server has taken all scripts. A user without SCRIPT LOAD can do without it (see
     /// `By::Text`), one call at a time.
     loaded: bool,
+    /// The server's own compare-and-delete, unless it has refused it.
+    native: Option<Native>,
 }
 
 /// The node started at `since` and does not vote before `until`.
@@ -88,17 +93,12 @@ impl Connector {
     /// Cancel safety: the connection is closed.
     pub(super) async fn connect(&self) -> Result<Session, NodeError> {
         let work = async {
-            // Requests are timed by the link, all with one timer.
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(self.timeout))
-                .set_response_timeout(None);
-            let mut connection = self
-                .target
-                .client
-                .get_multiplexed_async_connection_with_config(&config)
+            let (mut connection, pushes) = self
+                .open()
                 .await
                 .map_err(|error| connection_error(&error))?;
             let (hello, epoch) = self.shake_hands(&mut connection).await?;
+            let subscribed = pushes && self.subscribe(&mut connection).await?;
             let place = self
                 .roster
                 .enter(&hello.run_id, self.label())
@@ -108,6 +108,7 @@ impl Connector {
                 quarantine: self.quarantine(hello.up),
                 epoch,
                 bells: Arc::clone(&self.bells),
+                _subscription: subscribed.then(|| Subscription::new(&self.bells)),
                 _place: place,
             })
         };
@@ -117,6 +118,51 @@ impl Connector {
                 let why = format!("it did not shake hands within {:?}", self.timeout);
                 Err(NodeError::Unreachable { why })
             })
+    }
+
+    /// Opens a connection; whether the server may push messages over it.
+    async fn open(&self) -> Result<(MultiplexedConnection, bool), RedisError> {
+        // Requests are timed by the link, all with one timer.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(None);
+        let bells = Arc::downgrade(&self.bells);
+        let pushing = config.clone().set_push_sender(move |push: PushInfo| {
+            if let Some(bells) = bells.upgrade() {
+                bells.pushed(&push);
+            }
+            Ok::<_, Infallible>(())
+        });
+        let Target {
+            client,
+            pushing: pushing_client,
+            ..
+        } = &self.target;
+        let opened = pushing_client
+            .get_multiplexed_async_connection_with_config(&pushing)
+            .await;
+        match opened {
+            // An old server, or something in front of it.
+            Err(error) if error.kind() == ErrorKind::RESP3NotSupported => {
+                let opened = client.get_multiplexed_async_connection_with_config(&config);
+                Ok((opened.await?, false))
+            }
+            opened => Ok((opened?, true)),
+        }
+    }
+
+    /// Has the server tell those who wait over this connection. `false` if it refuses, as it
+    /// does to a user who may not subscribe.
+    async fn subscribe(&self, connection: &mut MultiplexedConnection) -> Result<bool, NodeError> {
+        match connection.subscribe(self.bells.channel()).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.code().is_some() => {
+                let node = self.label();
+                tracing::warn!(node, %error, "those who wait cannot be told, and poll");
+                Ok(false)
+            }
+            Err(error) => Err(connection_error(&error)),
+        }
     }
 
     async fn shake_hands(
@@ -147,6 +193,7 @@ impl Connector {
             loaded: !loads
                 .iter()
                 .any(|value| matches!(value, Value::ServerError(_))),
+            native: hello.native,
         };
         Ok((hello, epoch))
     }
@@ -179,6 +226,11 @@ impl Session {
         self.epoch.floor
     }
 
+    /// The server has refused its own compare-and-delete, to this user perhaps.
+    pub(super) fn refuses_native(&mut self) {
+        self.epoch.native = None;
+    }
+
     /// The server's clock says `now_us`.
     pub(super) fn learn_time(&mut self, now_us: u64, connector: &Connector) {
         let cap = now_us.saturating_add(connector.constants.skew_us());
@@ -204,7 +256,7 @@ impl Session {
     /// Puts calls together that can share a request.
     pub(super) fn plan(&self, jobs: Vec<Job>) -> Vec<Unit> {
         match self.epoch.loaded {
-            true => plan(jobs, self.epoch.cap),
+            true => plan(jobs, self.epoch.cap, self.epoch.native),
             false => jobs.into_iter().map(Unit::One).collect(),
         }
     }
@@ -215,14 +267,20 @@ impl Session {
         let mut pipeline = redis::Pipeline::with_capacity(units.len());
         for unit in units {
             let calls = unit.jobs().iter().map(|job| &job.call);
-            pipeline.add_command(match unit {
-                Unit::One(job) => scripts.one(&job.call, job.by, *cap, self.bells.channel()),
+            let cmd = match unit {
+                Unit::One(job) => scripts.one(job, *cap, self.bells.id()),
+                Unit::Plain(job) => scripts::set(&job.call),
+                Unit::Native(job, native) => {
+                    pipeline.add_command(scripts::delete(&job.call, *native));
+                    scripts::look_for_line(&job.call)
+                }
                 Unit::AcquireMany(_) => scripts.acquire_many(calls),
                 Unit::ExtendMany(_) => scripts.extend_many(calls),
                 Unit::SettleMany(_) => scripts.settle_many(calls),
-            });
+            };
+            pipeline.add_command(cmd);
         }
-        let (mut connection, count) = (self.connection.clone(), units.len());
+        let (mut connection, count) = (self.connection.clone(), pipeline.len());
         // Unconstrained: the first poll must hand the requests over, or those of the next
         // batch would overtake them; it may not be put off because the task has done a lot.
         Box::pin(tokio::task::unconstrained(async move {

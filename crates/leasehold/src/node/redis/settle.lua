@@ -8,7 +8,6 @@ local known = redis.call('MGET', KEYS[1], KEYS[2])
 if known[1] ~= ARGV[1] then return false end
 redis.call('DEL', KEYS[1])
 if has_line(known[2]) then
-  local now = clock()
-  serve(KEYS[1], KEYS[2], nil, effective(known[2], now), now, '')
+  serve(KEYS[1], KEYS[2], nil, known[2], clock(), '')
 end
 return ARGV[1]

@@ -16,7 +16,6 @@ for i = 1, n do
 end
 if #held > 0 then redis.call('DEL', unpack(held)) end
 for _, i in ipairs(lines) do
-  local now = clock()
-  serve(KEYS[i], KEYS[n + i], nil, effective(known[n + i], now), now, '')
+  serve(KEYS[i], KEYS[n + i], nil, known[n + i], clock(), '')
 end
 return replies

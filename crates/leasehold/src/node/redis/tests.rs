@@ -25,6 +25,10 @@ struct Step {
     name: u8,
     owner: u8,
     above_floor: i64,
+    /// No other node votes on the claim.
+    alone: bool,
+    /// It has no token.
+    plain: bool,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -44,13 +48,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         // Further ahead than the skew.
         1 => Just(3_600_000_000i64),
     ];
-    let step =
-        (verb, 0..2u8, 0..4u8, above_floor).prop_map(|(verb, name, owner, above_floor)| Step {
+    let step = (verb, 0..2u8, 0..4u8, above_floor, any::<bool>(), 0..5u8).prop_map(|step| {
+        let (verb, name, owner, above_floor, alone, plain) = step;
+        Step {
             verb,
             name,
             owner,
             above_floor,
-        });
+            alone,
+            plain: plain == 0,
+        }
+    });
     prop::collection::vec(step, 1..40)
 }
 
@@ -64,14 +72,18 @@ impl Tally for Answers {
 }
 
 fn ask(node: &dyn Node, step: Step, prefix: u64, floor: u64) -> Result<Vote, NodeError> {
-    let token = floor.saturating_add_signed(step.above_floor);
+    let token = match step.plain {
+        false => floor.saturating_add_signed(step.above_floor),
+        true => 0,
+    };
     let claim = Claim::new(
         Name::new(format!("{prefix}-{}", step.name)).expect("a name"),
         // As a real one: the first 40 characters are the secret, and it tells the token.
         format!("{:040}:{token}:1@host:{}", step.owner, step.above_floor).into_bytes(),
         token,
         Duration::from_secs(3600),
-    );
+    )
+    .on_one_node(step.alone);
     let (sender, receiver) = mpsc::channel();
     let timeout = Duration::from_secs(30);
     let tally = Arc::new(Answers(sender));
@@ -123,6 +135,8 @@ fn the_scripts_obey_the_rules() {
         name: 0,
         owner: 0,
         above_floor: 1,
+        alone: false,
+        plain: false,
     };
     ask(&redis, warm, 0, 0).expect("connected");
     // Tokens just above the floor are allowed from the moment after it was set.

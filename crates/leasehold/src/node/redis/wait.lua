@@ -1,40 +1,56 @@
--- WAIT: stands in line for the lock, or stands there still. Grants nothing.
+-- WAIT: stands in line for the lock, or stands there still.
 -- Restates `rules::wait` and `node::vote`. The constants in capitals stand before this text;
 -- see scripts.rs.
 --
 -- KEYS as in acquire.lua.
 -- ARGV[1] owner value   ARGV[2] token   ARGV[3] where to tell it, or empty
+-- ARGV[4] '0' if no other node votes on it
 --
 -- Replies:
+--   {'GRANTED', token, now}                          the lock was handed over to it
 --   {'TURN', token, now}                             the lock is reserved for it
 --   {'HELD', token, fence, now, pttl, value, place}  so many stand before it
 --   {'AHEAD' | 'STALE', token, fence, now}           another token is needed
 --   {'FORGOT', token}                                another epoch: shake hands again
 --   -WRONGTYPE                                       the key holds no lock
-if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
-local now, token, known = clock(), tonumber(ARGV[2]), redis.call('GET', KEYS[2])
+local both = redis.call('MGET', EPOCH_KEY, KEYS[2])
+if both[1] ~= EPOCH then return {'FORGOT', ARGV[2]} end
+local now, token, known = clock(), tonumber(ARGV[2]), both[2]
 local fence, owner = effective(known, now), redis.call('GET', KEYS[1])
 local ahead = token > now + S
 if ahead or fence >= token then
   if has_line(known) then
     leave(KEYS[2], ARGV[1])
-    serve(KEYS[1], KEYS[2], owner, fence, now, ARGV[1])
+    serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
+  end
+  if owner == ARGV[1] and fence == token and is_fence(known, ARGV[2]) then
+    return {'GRANTED', ARGV[2], now}
   end
   return {ahead and 'AHEAD' or 'STALE', ARGV[2], fence, now}
 end
-redis.call('ZADD', of_line('line', KEYS[2]), ARGV[2], ARGV[1])
-redis.call('ZADD', of_line('seen', KEYS[2]), now, ARGV[1])
-redis.call('HSET', of_line('bell', KEYS[2]), ARGV[1], ARGV[3])
-for _, kind in ipairs({'line', 'seen', 'bell'}) do
-  -- When nobody has asked for so long, all are dead.
-  redis.call('PEXPIRE', of_line(kind, KEYS[2]), DEAD / 1000)
+local joins = redis.call('ZADD', of_line('seen', KEYS[2]), now, ARGV[1]) == 1
+if joins then redis.call('ZADD', of_line('line', KEYS[2]), ARGV[2], ARGV[1]) end
+local since, bell
+if not joins then since, bell = look_up(KEYS[2], ARGV[1]) end
+if bell ~= ARGV[3] then
+  local entry = (since or ARGV[4] or digits(now)) .. ':' .. ARGV[3]
+  redis.call('HSET', of_line('bell', KEYS[2]), ARGV[1], entry)
 end
 if not known then
-  redis.call('SET', KEYS[2], digits(fence) .. '+', 'PX', FENCE_MS)
+  known = digits(fence) .. '+'
+  redis.call('SET', KEYS[2], known, 'PX', FENCE_MS)
 elseif not has_line(known) then
-  redis.call('SET', KEYS[2], known .. '+', 'KEEPTTL')
+  known = known .. '+'
+  redis.call('SET', KEYS[2], known, 'KEEPTTL')
 end
-owner = serve(KEYS[1], KEYS[2], owner, fence, now, ARGV[1])
-if owner == ARGV[1] then return {'TURN', ARGV[2], now} end
+owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
 local place = redis.call('ZRANK', of_line('line', KEYS[2]), ARGV[1])
+if place == 0 then
+  -- When the first, whoever that is, has not asked for so long, all are dead.
+  for _, kind in ipairs({'line', 'seen', 'bell'}) do
+    redis.call('PEXPIRE', of_line(kind, KEYS[2]), KEPT_MS)
+  end
+end
+if owner == ARGV[1] then return {place and 'TURN' or 'GRANTED', ARGV[2], now} end
+fence = effective(known, now)
 return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner, place}

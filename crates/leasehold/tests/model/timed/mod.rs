@@ -42,6 +42,9 @@ pub struct Scenario<const A: usize> {
     pub drift: u8,
     /// Holders may extend their lease.
     pub extends: bool,
+    /// Those who ask stand in line: their ACQUIRE is kept by the nodes until it can be granted.
+    /// At times they learn that no node has granted it yet; and they may ask again.
+    pub waits: bool,
     /// How often some node restarts with nothing.
     pub restarts: u8,
     /// How long it does not vote then.
@@ -119,7 +122,8 @@ enum Phase {
     #[default]
     Idle,
     Asking {
-        /// How long ago ACQUIRE was sent, up to when it is no use any more.
+        /// How long ago ACQUIRE was sent, or was known not to be granted yet, up to when it is
+        /// no use any more.
         age: u8,
     },
     Holding,
@@ -142,6 +146,8 @@ pub enum Step {
     Tick,
     Start { attempt: u8, token: u8 },
     AcquireArrives { attempt: u8, node: u8 },
+    NotGrantedYet { attempt: u8 },
+    AskAgain { attempt: u8 },
     Acquired { attempt: u8 },
     End { attempt: u8 },
     ReleaseArrives { attempt: u8, node: u8 },
@@ -201,6 +207,16 @@ impl<const A: usize> Model for Timed<A> {
                 |_, s| {
                     let extended = |a: &Attempt| a.extensions == Extensions::Succeeded;
                     s.attempts.iter().any(extended) && s.holders().any(|holder| !extended(holder))
+                },
+            ));
+        }
+        if self.scenario.waits {
+            properties.push(Property::<Self>::sometimes(
+                "a lease lapsed, and another has a whole one",
+                |m, s| {
+                    let lapsed = |a: &Attempt| a.phase == Phase::Holding && a.trusted == 0;
+                    let fresh = |a: &Attempt| a.trusted == m.scenario.trusted();
+                    s.attempts.iter().any(lapsed) && s.holders().any(fresh)
                 },
             ));
         }

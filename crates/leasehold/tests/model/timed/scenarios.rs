@@ -15,6 +15,7 @@ fn good_clients<const A: usize>() -> Scenario<A> {
         client_error: 0,
         drift: 1,
         extends: false,
+        waits: false,
         restarts: 0,
         guard: 0,
         fault: None,
@@ -57,6 +58,14 @@ fn extending<const A: usize>() -> Scenario<A> {
     }
 }
 
+/// Those who ask stand in line.
+fn waiting<const A: usize>(scenario: Scenario<A>) -> Scenario<A> {
+    Scenario {
+        waits: true,
+        ..scenario
+    }
+}
+
 /// Nodes restart with nothing, and do not vote for a TTL.
 fn guarded<const A: usize>(restarts: u8) -> Scenario<A> {
     Scenario {
@@ -87,6 +96,16 @@ fn one_holder_of_three_attempts() {
 #[test]
 fn one_holder_though_leases_are_extended() {
     holds(extending::<2>().model());
+}
+
+#[test]
+fn one_holder_though_locks_are_handed_over() {
+    holds(waiting(slow_clients::<2>()).model());
+}
+
+#[test]
+fn one_holder_though_locks_are_handed_over_and_a_node_forgets() {
+    holds(waiting(guarded::<2>(1)).model());
 }
 
 #[test]
@@ -137,6 +156,22 @@ fn validity_counts_from_before_the_send() {
     breaks(
         EXCLUSIVE,
         without(Fault::ValidityFromReply, slow_clients::<2>()),
+    );
+}
+
+#[test]
+fn what_is_handed_over_counts_from_when_it_was_not_granted_yet() {
+    breaks(
+        EXCLUSIVE,
+        without(Fault::ValidityFromReply, waiting(good_clients::<2>())),
+    );
+}
+
+#[test]
+fn who_asks_for_what_was_handed_over_gets_a_whole_ttl() {
+    breaks(
+        EXCLUSIVE,
+        without(Fault::AgainKeepsTtl, waiting(good_clients::<2>())),
     );
 }
 

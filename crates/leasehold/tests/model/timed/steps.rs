@@ -23,6 +23,13 @@ impl<const A: usize> Timed<A> {
                 if agreed >= MAJORITY && age < self.scenario.trusted() {
                     steps.push(Step::Acquired { attempt });
                 }
+                if self.scenario.waits && age > 0 {
+                    steps.push(Step::AskAgain { attempt });
+                    let owner = Some(self.scenario.owner(attempt));
+                    if state.nodes.iter().all(|node| node.record.lock != owner) && agreed == 0 {
+                        steps.push(Step::NotGrantedYet { attempt });
+                    }
+                }
             }
             Phase::Holding if self.scenario.extends => self.extends(state, index, steps),
             Phase::Holding | Phase::Over => {}
@@ -102,6 +109,16 @@ impl<const A: usize> Timed<A> {
                 starting.token = token;
             }
             Step::AcquireArrives { attempt, node } => self.acquire(state, attempt, node),
+            // Rule: a lease that is handed over counts from the last moment at which it was
+            // known not to be granted.
+            Step::NotGrantedYet { attempt } => {
+                state.attempts[usize::from(attempt)].phase = Phase::Asking { age: 0 };
+            }
+            // Only what is granted from now on counts.
+            Step::AskAgain { attempt } => {
+                state.attempts[usize::from(attempt)].phase = Phase::Asking { age: 0 };
+                forget_grants(state, attempt);
+            }
             Step::Acquired { attempt } => self.acquired(state, attempt),
             Step::End { attempt } => self.end(state, attempt),
             Step::ReleaseArrives { attempt, node } => {
@@ -158,8 +175,9 @@ impl<const A: usize> Timed<A> {
         let owner = self.scenario.owner(attempt);
         let had = node.record.lock;
         let granted = self.rules.vote(ask, &mut node.record, owner, token);
-        // Granting the same ACQUIRE again does not make the lock live longer.
-        if node.record.lock != had || (ask == Ask::Extend && granted) {
+        let again = ask == Ask::Acquire && node.record.lock == had;
+        let keeps = again && self.scenario.fault == Some(Fault::AgainKeepsTtl);
+        if node.record.lock != had || granted && !keeps {
             node.age = 0;
         }
         granted

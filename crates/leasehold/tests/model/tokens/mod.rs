@@ -6,7 +6,8 @@
 //! counted at any later moment, also after the node that gave it has restarted. A lock
 //! may vanish from a node at any moment, so every TTL is covered, and too early an expiry.
 //! A node may reserve a free lock for anyone who waits, at any moment; that this is no part of
-//! the argument is what some of the scenarios are about.
+//! the argument is what some of the scenarios are about. A lock that is handed over to one who
+//! waits is an ACQUIRE that arrives late.
 //! Each attempt picks any token at all, so nothing rests on how clients choose them, and
 //! is a client of its own, which covers clients with several attempts.
 //!

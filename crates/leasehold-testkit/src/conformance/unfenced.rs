@@ -1,0 +1,68 @@
+//! Locks without fencing: plain ones, which exclude and are excluded like any other.
+
+use std::time::Duration;
+
+use leasehold::{Error, Lease, Mutex, Released};
+
+use super::{Case, TTL, is_taken, pause, taken};
+
+fn plain(mutex: Mutex) -> Mutex {
+    mutex.with_options(|options| options.without_fencing())
+}
+
+/// It has no token, and all else that a lease has.
+pub async fn without_fencing_it_is_a_plain_lock(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    for round in 0..5 {
+        let lease = taken(&plain(one.mutex("a"))).await;
+        assert_eq!(lease.token(), 0);
+        for mutex in [two.mutex("a"), plain(two.mutex("a")), plain(one.mutex("a"))] {
+            assert!(is_taken(&mutex).await, "round {round}");
+        }
+        lease.extend().await.expect("extended");
+        assert!(lease.remaining() > TTL / 2);
+        assert_eq!(lease.release().await, Released::Released);
+        case.until_free("a").await;
+        // Nor does it get in the way of tokens.
+        let fenced = taken(&two.mutex("a")).await;
+        assert!(fenced.token() > 0);
+        assert!(is_taken(&plain(one.mutex("a"))).await);
+        fenced.release().await;
+        case.until_free("a").await;
+    }
+    let lease = taken(&plain(one.mutex("a"))).await;
+    let owner = one.inspect("a").await.expect("a majority");
+    let owner = owner.lock().expect("held").owner_id();
+    assert!(two.break_lock("a", &owner).await.expect("a majority"));
+    assert!(matches!(lease.extend().await, Err(Error::Lost { .. })));
+}
+
+/// Who waits for it stands in line with a token, and is told.
+pub async fn without_fencing_it_is_handed_over(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    for mutex in [two.mutex("a"), plain(two.mutex("a"))] {
+        let lease = taken(&plain(one.mutex("a"))).await;
+        let waiting = tokio::spawn(async move { mutex.lock().await });
+        pause(200).await;
+        assert!(!waiting.is_finished());
+        assert_eq!(lease.release().await, Released::Released);
+        let got = tokio::time::timeout(TTL / 2, waiting).await;
+        let got: Lease = got
+            .expect("not by its TTL")
+            .expect("no panic")
+            .expect("a lease");
+        assert!(got.token() > 0);
+        got.release().await;
+        case.until_free("a").await;
+    }
+}
+
+/// The nodes keep the name taken after the release.
+pub async fn without_fencing_it_stays_taken_for_min_hold(case: Case) {
+    let client = case.client().await;
+    let mutex = plain(client.mutex("a"));
+    let long = mutex.with_options(|options| options.min_hold(Duration::from_secs(3600)));
+    assert_eq!(taken(&long).await.release().await, Released::Released);
+    assert!(is_taken(&plain(client.mutex("a"))).await);
+    assert!(is_taken(&client.mutex("a")).await);
+}

@@ -1,0 +1,33 @@
+-- A lock without a token, where one command of the server does not do: ACQUIRE when the lock is
+-- not free, EXTEND, and RELEASE that keeps the name taken. No fence is touched.
+-- Restates what the rules say of claims without a token.
+--
+-- KEYS as in acquire.lua.
+-- ARGV[1] owner value   ARGV[2] '0'   ARGV[3] ttl in ms
+-- ARGV[4] nothing: ACQUIRE; 'X': EXTEND; else RELEASE, and the value that is kept
+--
+-- Replies:
+--   {'GRANTED', '0', now}                            it is the claim's
+--   {'HELD', '0', fence, now, pttl, value}           another owner has the lock
+--   {'LOST', '0', fence}                             nobody has what was to be extended
+--   {'RELEASED', '0', 1 or 0}                        whether it was held here
+--   {'FORGOT', '0'}                                  another epoch: shake hands again
+--   -WRONGTYPE                                       the key holds no lock
+local owner, known = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+if ARGV[4] and ARGV[4] ~= 'X' then
+  if owner ~= ARGV[1] then return {'RELEASED', ARGV[2], 0} end
+  redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
+  return {'RELEASED', ARGV[2], 1}
+end
+local now = clock()
+if owner ~= ARGV[1] and not ARGV[4] and has_line(known) then
+  if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+  owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
+end
+if owner and owner ~= ARGV[1] then
+  local fence = effective(known, now)
+  return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner}
+end
+if not owner and ARGV[4] then return {'LOST', ARGV[2], effective(known, now)} end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+return {'GRANTED', ARGV[2], now}

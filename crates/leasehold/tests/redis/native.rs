@@ -1,0 +1,98 @@
+//! The server's own compare-and-delete: Valkey has one from version 9 on, and Redis from 8.4 on.
+
+use std::time::Instant;
+
+use leasehold::{Client, Released};
+use leasehold_testkit::RedisServer;
+
+use crate::until;
+
+/// The command, if this server has one.
+fn native(server: &RedisServer) -> Option<&'static str> {
+    let has = |command: &str| {
+        let reply = server.command(&[b"COMMAND", b"INFO", command.as_bytes()]);
+        !reply.contains("*-1") && !reply.contains("$-1")
+    };
+    ["delifeq", "delex"]
+        .into_iter()
+        .find(|command| has(command))
+}
+
+fn calls(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.command(&[b"INFO", b"commandstats"]);
+    let line = stats.split_once(&format!("cmdstat_{command}:calls="));
+    let calls = line.and_then(|(_, rest)| rest.split(',').next()?.parse().ok());
+    calls.unwrap_or(0)
+}
+
+async fn pairs(client: &Client, count: usize) {
+    for _ in 0..count {
+        let lease = client.mutex("a").lock().await.expect("a lease");
+        assert_eq!(lease.release().await, Released::Released);
+    }
+}
+
+#[tokio::test]
+async fn it_is_used_where_there_is_one() {
+    let server = RedisServer::start();
+    let client = Client::builder().node(server.url()).connect().await;
+    let client = client.expect("connected");
+    pairs(&client, 20).await;
+    assert!(server.get(b"a").is_none());
+    match native(&server) {
+        Some(command) => assert_eq!(calls(&server, command), 20),
+        None => assert_eq!(calls(&server, "delifeq") + calls(&server, "delex"), 0),
+    }
+}
+
+/// Who waits is told all the same, and not by asking once a second.
+#[tokio::test]
+async fn a_lock_that_is_waited_for_is_handed_over() {
+    let server = RedisServer::start();
+    let connect = || Client::builder().node(server.url()).connect();
+    let (one, two) = (connect().await.unwrap(), connect().await.unwrap());
+    for round in 0..5 {
+        let name = format!("n{round}");
+        let lease = one.mutex(&name).lock().await.expect("a lease");
+        let mutex = two.mutex(&name);
+        let waiter = tokio::spawn(async move { mutex.lock().await });
+        let line = format!("leasehold:line:{{{name}}}");
+        until("in line", || {
+            server.command(&[b"EXISTS", line.as_bytes()]) == ":1\r\n"
+        })
+        .await;
+        let (asked, since) = (calls(&server, "evalsha"), Instant::now());
+        assert_eq!(lease.release().await, Released::Released);
+        let got = waiter.await.expect("no panic").expect("a lease");
+        // The script of the release, an extension of what was handed over, and the questions of
+        // the one who waits, one a second.
+        let scripts = calls(&server, "evalsha") - asked;
+        assert!(
+            scripts <= 3 + 2 * since.elapsed().as_secs(),
+            "{scripts} scripts"
+        );
+        assert_eq!(got.release().await, Released::Released);
+    }
+}
+
+/// A user who may not use it loses nothing.
+#[tokio::test]
+async fn without_a_permission_the_script_does_it() {
+    let server = RedisServer::start();
+    let Some(command) = native(&server) else {
+        eprintln!("SKIPPED: this server has no such command");
+        return;
+    };
+    let deny = format!("-{command}");
+    let rules = ["ACL", "SETUSER", "default", "+@all", &deny];
+    let rules: Vec<_> = rules.iter().map(|rule| rule.as_bytes()).collect();
+    assert_eq!(server.command(&rules), "+OK\r\n");
+    let client = Client::builder().node(server.url()).connect().await;
+    pairs(&client.expect("connected"), 20).await;
+    assert!(server.get(b"a").is_none());
+    let log = server.command(&[b"ACL", b"LOG"]);
+    assert!(
+        log.contains("count") && calls(&server, command) == 0,
+        "{log}"
+    );
+}
