@@ -29,7 +29,7 @@ use crate::quorum::{Canvass, NodeSet, Question};
 const MAX_RETOKENS: u32 = 8;
 
 /// How often one who waits asks again: to show that it lives, and as the net under a missed
-/// bell.
+/// bell. A little more than a second, so that it is never more often than once a second.
 const HEARTBEAT: Duration = Duration::from_millis(1100);
 
 /// Those before whom so many stand ask half as often: their turn is not near, and there may be

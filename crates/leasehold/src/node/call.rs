@@ -151,7 +151,8 @@ impl fmt::Debug for Claim {
 pub enum Verb {
     /// Take the lock: [`rules::acquire`].
     Acquire,
-    /// Stand in line for it, and say so at least once a second: [`rules::wait`].
+    /// Stand in line for it, or stand there still: [`rules::wait`]. Asked again about every
+    /// second, or every other.
     Wait,
     /// Keep it for another TTL: [`rules::extend`].
     Extend,
