@@ -42,9 +42,10 @@ const EARLY_BIRDS: u32 = 2;
 /// How long to wait for other nodes to say that it is one's turn, when one has said so.
 const STRAGGLERS: Duration = Duration::from_millis(20);
 
-/// Whoever was granted the lock by some nodes for so long, and not by enough, gives it back: the
-/// others may be waiting for the very same.
+/// Whoever was granted the lock by some nodes for so long (or for some round trips, if these take
+/// longer), and not by enough, gives it back: the others may be waiting for the very same.
 const TORN: Duration = Duration::from_millis(200);
+const TORN_ROUND_TRIPS: u32 = 4;
 
 /// Wins a claim, waiting for it as the options say. It must be made a lease at once: nobody
 /// gives it back any more.
@@ -246,6 +247,8 @@ struct Place<'a> {
     waited: Arc<Waited>,
     /// Since when some nodes have granted the lock, but not enough.
     torn_since: Option<Moment>,
+    /// How long the last question took.
+    round_trip: Duration,
 }
 
 /// By node, a moment at which it had not granted the lock: when the last request was sent that
@@ -283,6 +286,7 @@ impl<'a> Place<'a> {
             watches: watches.collect(),
             waited: Arc::default(),
             torn_since: None,
+            round_trip: Duration::ZERO,
             ears,
             bid,
         }
@@ -319,6 +323,7 @@ impl<'a> Place<'a> {
                 biased;
                 () = self.ears.heard() => {}
                 _ = canvass.decided() => {
+                    self.round_trip = core.clock.now().saturating_duration_since(sent_at);
                     return match self.is_its_turn() {
                         true => Ok(()),
                         false => Err(self.bid.refused(&canvass, sent_at)),
@@ -339,7 +344,8 @@ impl<'a> Place<'a> {
     /// Whether its turn does not come though some nodes have granted the lock for long.
     fn is_torn(&mut self) -> bool {
         let now = self.bid.core.clock.now();
-        self.granted().len() > 0 && now >= *self.torn_since.get_or_insert(now) + TORN
+        let most = TORN.max(self.round_trip * TORN_ROUND_TRIPS);
+        self.granted().len() > 0 && now >= *self.torn_since.get_or_insert(now) + most
     }
 
     /// Takes the lock, if a majority has granted it; gives the bid back if it has to ask.

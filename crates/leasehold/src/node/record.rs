@@ -112,6 +112,7 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
     if !record.has_line() {
         let (vote, write) = rules::vote(&record.view(), verb, claim);
         record.write(write, claim);
+        refresh(record, verb, claim, &vote);
         return vote;
     }
     let displaced = reserved_for(record).filter(|owner| **owner != *claim.owner());
@@ -125,6 +126,7 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
     }
     let (mut vote, write) = rules::vote(&record.view(), verb, claim);
     record.write(write, claim);
+    refresh(record, verb, claim, &vote);
     match &mut vote {
         Vote::Granted => record.leave(claim.owner()),
         Vote::Held { place, .. } if joins => *place = Some(record.before(claim.owner())),
@@ -140,6 +142,19 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
         record.tell(&owner, News::AskAgain);
     }
     vote
+}
+
+/// One to whom the lock was handed over here, and who still asks, waits for other nodes: it keeps
+/// the lock meanwhile. Or, where messages take long, it would be over here when it comes there.
+/// What it has for longer, because it has extended it since, is not cut short.
+fn refresh(record: &mut impl Record, verb: Verb, claim: &Claim, vote: &Vote) {
+    let short = record
+        .view()
+        .remaining
+        .is_some_and(|left| left < HANDED_OVER);
+    if (verb, vote) == (Verb::Wait, &Vote::Granted) && short {
+        record.grant(claim.owner(), claim.token(), HANDED_OVER);
+    }
 }
 
 /// For whom the lock is reserved, if it is.
@@ -357,6 +372,25 @@ mod tests {
         // It has been overtaken.
         assert!(matches!(bench.ask(Verb::Wait, &dead), Vote::Stale { .. }));
         assert!(matches!(bench.ask(Verb::Extend, &dead), Vote::Held { .. }));
+    }
+
+    /// Or, where messages take long, it would be over here when it comes elsewhere.
+    #[test]
+    fn who_still_waits_for_other_nodes_keeps_what_it_was_handed() {
+        let bench = Bench::new();
+        let [holder, first, second] = [1, 2, 3].map(|t| bench.loner(t));
+        bench.ask(Verb::Acquire, &holder);
+        bench.ask(Verb::Wait, &first);
+        bench.release(&holder);
+        for _ in 0..5 {
+            bench.pass(HANDED_OVER - Duration::from_millis(1));
+            assert_eq!(bench.ask(Verb::Wait, &first), Vote::Granted);
+        }
+        // But a question that comes late cuts nothing short.
+        assert_eq!(bench.ask(Verb::Extend, &first), Vote::Granted);
+        assert_eq!(bench.ask(Verb::Wait, &first), Vote::Granted);
+        bench.pass(TTL - Duration::from_millis(1));
+        assert_eq!(bench.place(&second), Some(0));
     }
 
     /// Rule: ACQUIRE of what was handed over counts from when it is asked, so the node gives it

@@ -24,6 +24,10 @@ if ahead or fence >= token then
     serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
   end
   if owner == ARGV[1] and fence == token and is_fence(known, ARGV[2]) then
+    -- It waits for other nodes, and keeps this one meanwhile; nothing is cut short.
+    if redis.call('PTTL', KEYS[1]) < HANDED_OVER_MS then
+      redis.call('PEXPIRE', KEYS[1], HANDED_OVER_MS)
+    end
     return {'GRANTED', ARGV[2], now}
   end
   return {ahead and 'AHEAD' or 'STALE', ARGV[2], fence, now}
