@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::core::Core;
 use crate::error::Refusal;
-use crate::held::{Rounds, Won};
+use crate::held::{Rounds, Won, least_left};
 use crate::janitor::Return;
 use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Verb};
 use crate::options::Options;
@@ -17,11 +17,6 @@ use crate::quorum::{Canvass, NodeSet, Question};
 /// A lease that was handed over is extended after so long. Not at once: many are given back
 /// before that.
 const CONFIRM_AFTER: Duration = Duration::from_millis(10);
-
-/// So much of a lease that was handed over must be left to take it.
-pub(crate) fn least_left(ttl: Duration) -> Duration {
-    (ttl / 2).min(HANDED_OVER / 4)
-}
 
 /// What a round that was not won came to.
 pub(crate) struct Refused {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::bid::least_left;
 use crate::clock::{Clock, Moment};
 use crate::core::Core;
 use crate::error::Error;
@@ -55,6 +54,11 @@ impl fmt::Display for Loss {
             Self::RuntimeEnded => "the runtime that renewed it has ended",
         })
     }
+}
+
+/// So much of a lease that was handed over must be left to take it.
+pub(crate) fn least_left(ttl: Duration) -> Duration {
+    (ttl / 2).min(HANDED_OVER / 4)
 }
 
 /// A claim that a majority granted, on its way to become a lease.

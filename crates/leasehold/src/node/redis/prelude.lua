@@ -82,14 +82,13 @@ local function serve(lock_key, fence_key, owner, known, now, asking)
     else
       local since, bell = look_up(fence_key, first)
       local settled = since and since + SETTLED <= now
-      if first ~= asking and not tell(lock_key, first, bell, settled and 'G' or 'T') then
-        leave(fence_key, first)
-      else
-        -- NX: what is no string reads as nothing in a MGET, and must not be overwritten.
-        local time = settled and HANDED_OVER_MS or TURN_MS
-        if not redis.call('SET', lock_key, first, 'PX', time, owner and 'XX' or 'NX') then
-          return owner, known
-        end
+      -- NX: what is no string reads as nothing in a MGET, and must not be overwritten.
+      local time = settled and HANDED_OVER_MS or TURN_MS
+      if not redis.call('SET', lock_key, first, 'PX', time, owner and 'XX' or 'NX') then
+        return owner, known
+      end
+      -- Told when it is so, and not before: 'G' is a vote, and the server may refuse to write.
+      if first == asking or tell(lock_key, first, bell, settled and 'G' or 'T') then
         if owner then
           local _, displaced = look_up(fence_key, owner)
           tell(lock_key, owner, displaced, 'A')
@@ -101,6 +100,10 @@ local function serve(lock_key, fence_key, owner, known, now, asking)
         end
         return first, known
       end
+      -- Nobody hears it: it is gone.
+      redis.call('DEL', lock_key)
+      owner = nil
+      leave(fence_key, first)
     end
   end
 end
