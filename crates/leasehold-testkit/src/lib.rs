@@ -10,8 +10,10 @@
 pub mod conformance;
 mod deployment;
 mod server;
+mod stopped;
 mod temp;
 
 pub use deployment::{BoxFuture, Deployment, Local, Memory, Redis};
 pub use server::RedisServer;
+pub use stopped::until_stopped;
 pub use temp::TempDir;

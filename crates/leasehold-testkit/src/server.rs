@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::TempDir;
+use crate::{TempDir, until_stopped};
 
 /// How long a server may take to start. Machines are slow at times.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -111,8 +111,14 @@ impl RedisServer {
     }
 
     /// SIGSTOP: the server is silent, its connections stay open.
+    ///
+    /// # Panics
+    /// If it cannot be stopped.
     pub fn stop(&mut self) {
         self.signal("STOP");
+        if let Some(child) = &self.child {
+            until_stopped(child.id());
+        }
         self.stopped = true;
     }
 

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use rustix::process::Signal;
-
 use super::puppet::Puppet;
 use super::store::Store;
 use super::until;
 
-/// What the kernel says a process does: `S` sleeps, `T` is stopped, `Z` is a zombie.
+/// What the kernel says a process does: `S` sleeps, `Z` is a zombie.
 fn state(pid: u32) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
     let (_, fields) = stat.rsplit_once(") ").expect("fields");
@@ -74,12 +72,11 @@ fn a_stopped_holder_is_not_dead() {
     let held = holder.lock("a");
     other.say_lock("a");
     store.until_waiters(1);
-    holder.signal(Signal::STOP);
-    until("it is stopped", || state(holder.pid()) == 'T');
+    holder.stop();
     // More than once the time after which those who wait ask again.
     other.is_silent_for(Duration::from_millis(2_500));
     assert!(Puppet::of(&store.url()).finds_held("a"));
-    holder.signal(Signal::CONT);
+    holder.resume();
     holder.release("a");
     assert!(other.hear_got().token > held.token);
 }

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rusqlite::params;
-use rustix::process::Signal;
 
 use super::puppet::{Puppet, since_boot};
 use super::store::{Store, median};
@@ -54,11 +53,11 @@ fn nobody_takes_what_is_reserved_for_another() {
     let store = Store::new();
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     let first = line_behind(&store, &mut holder);
-    first[0].signal(Signal::STOP);
+    first[0].stop();
     holder.release("a");
     assert!(other.finds_held("a"), "it was the other's turn");
     assert!(holder.finds_held("a"), "it was the other's turn");
-    first[0].signal(Signal::CONT);
+    first[0].resume();
     first[0].hear_got();
 }
 
@@ -74,14 +73,14 @@ fn a_stopped_one_delays_those_behind_it_by_some_seconds_and_not_more() {
     let mut holder = Puppet::of(&store.url());
     holder.lock("a");
     let puppets = line(&store, 3);
-    puppets[0].signal(Signal::STOP);
+    puppets[0].stop();
     let released = holder.release("a");
     let second = puppets[1].hear_got();
     // The rule says 3 s and the turn of one. The TTL is an hour.
     let delay = second.at.saturating_sub(released);
     assert!(delay < Duration::from_secs(30), "{delay:?}");
     // It is not dead, and waits again: but now it comes last.
-    puppets[0].signal(Signal::CONT);
+    puppets[0].resume();
     let mut puppets = puppets;
     puppets[1].release("a");
     let third = puppets[2].hear_got();
@@ -222,7 +221,7 @@ async fn only_those_who_live_are_counted() {
     puppets[1].kill();
     puppets[1].bury();
     assert_eq!(waiters().await, 2, "of which one was killed");
-    puppets[0].signal(Signal::STOP);
+    puppets[0].stop();
     let started = since_boot();
     while waiters().await > 1 {
         assert!(since_boot() - started < super::LONG, "it counts for ever");

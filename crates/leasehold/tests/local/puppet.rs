@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use leasehold::{Client, Error, Lease, Moment};
+use leasehold_testkit::until_stopped;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{FOREVER_MS as FOREVER, LONG, patient};
@@ -352,7 +353,18 @@ impl Puppet {
         until_closed(&self.lines);
     }
 
-    pub fn signal(&self, signal: Signal) {
+    /// Stops it (SIGSTOP): from here on it does nothing.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        until_stopped(self.pid());
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
         send(i32::try_from(self.pid()).expect("a pid"), signal);
     }
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use leasehold::Client;
-use rustix::process::Signal;
 
 use super::puppet::{Puppet, since_boot};
 use super::store::{Store, median};
@@ -154,10 +153,10 @@ fn a_waiter_that_is_stopped_does_not_keep_the_lock_from_the_next() {
     store.until_waiters(1);
     next.say_lock("a");
     store.until_waiters(2);
-    first.signal(Signal::STOP);
+    first.stop();
     holder.release("a");
     let second = next.hear_got();
-    first.signal(Signal::CONT);
+    first.resume();
     next.release("a");
     assert!(first.hear_got().token > second.token);
 }

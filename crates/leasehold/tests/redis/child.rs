@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::{Client, Moment, Options};
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, until_stopped};
 
 use super::LONG;
 
@@ -79,6 +79,7 @@ async fn a_stopped_process_does_not_believe_its_old_lease() {
         assert!(kill.expect("kill runs").success());
     };
     signal("-STOP");
+    until_stopped(child.id());
     // Its lease runs out, and another takes the lock.
     let client = Client::builder()
         .node(server.url())
