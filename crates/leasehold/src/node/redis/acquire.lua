@@ -15,6 +15,10 @@
 --   -WRONGTYPE                                       the key holds no lock
 local known = redis.call('GET', KEYS[2])
 
+-- How long to keep a fence that is written now: F + S and some hours, in which the TTL of
+-- nearly every lock is contained; see `Constants::fence_ttl`.
+local keep_ms = #ARGV[3] < 8 and FENCE_MS or string.format('%.0f', FENCE_MS + ARGV[3])
+
 -- The common case, with as few and as cheap calls as can be. Neither the epoch nor the
 -- clock needs to be looked at: a fence that is there has not been forgotten, and was above
 -- the floor when it was written; a token within the cap once is within it ever after.
@@ -26,18 +30,19 @@ if known and #known == 16 and #ARGV[2] == 16 and known < ARGV[2] and FLOOR16 < A
   if #ARGV[3] < 8 and string.sub(known, 1, 7) == string.sub(ARGV[2], 1, 7) then
     redis.call('SET', KEYS[2], ARGV[2], 'KEEPTTL')
   else
-    redis.call('SET', KEYS[2], ARGV[2], 'PX', fence_ms(ARGV[3]))
+    redis.call('SET', KEYS[2], ARGV[2], 'PX', keep_ms)
   end
   return ARGV[2]
 end
 
+-- PRELUDE
 local line, owner, token = has_line(known), redis.call('GET', KEYS[1]), tonumber(ARGV[2])
 
 -- Its turn, on which nobody can have a say any more. Nor need the epoch or the clock be looked
 -- at, for the same reasons.
 if line and owner == ARGV[1] and not ARGV[4] and effective(known, 0) < token then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-  redis.call('SET', KEYS[2], ARGV[2] .. '+', 'PX', fence_ms(ARGV[3]))
+  redis.call('SET', KEYS[2], ARGV[2] .. '+', 'PX', keep_ms)
   leave(KEYS[2], ARGV[1])
   return ARGV[2]
 end
@@ -50,7 +55,7 @@ local fence = effective(known, now)
 -- only reserved.
 if owner == ARGV[1] and fence == token and is_fence(known, ARGV[2]) then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  redis.call('PEXPIRE', KEYS[2], fence_ms(ARGV[3]))
+  redis.call('PEXPIRE', KEYS[2], keep_ms)
   return {'GRANTED', ARGV[2], now}
 end
 if owner and (owner ~= ARGV[1] or fence > token) then
@@ -59,6 +64,6 @@ end
 if token > now + S then return {'AHEAD', ARGV[2], fence, now} end
 if fence >= token then return {'STALE', ARGV[2], fence, now} end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-redis.call('SET', KEYS[2], ARGV[2] .. (line and '+' or ''), 'PX', fence_ms(ARGV[3]))
+redis.call('SET', KEYS[2], ARGV[2] .. (line and '+' or ''), 'PX', keep_ms)
 if line then leave(KEYS[2], ARGV[1]) end
 return {'GRANTED', ARGV[2], now}

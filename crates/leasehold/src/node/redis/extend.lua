@@ -11,14 +11,16 @@
 --   -WRONGTYPE                                       the key holds no lock
 local token, known = tonumber(ARGV[2]), redis.call('GET', KEYS[2])
 local owner = redis.call('GET', KEYS[1])
+local keep_ms = #ARGV[3] < 8 and FENCE_MS or string.format('%.0f', FENCE_MS + ARGV[3])
 
 -- The common case: the lock is still there, and so is its fence.
 if owner == ARGV[1] and (known == ARGV[2] or known == ARGV[2] .. '+') and FLOOR < token then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  redis.call('PEXPIRE', KEYS[2], fence_ms(ARGV[3]))
+  redis.call('PEXPIRE', KEYS[2], keep_ms)
   return token
 end
 
+-- PRELUDE
 if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
 local fence, line = effective(known, now), has_line(known)
@@ -33,7 +35,7 @@ if not owner and fence > token then return {'LOST', ARGV[2], fence} end
 if not owner and token > now + S then return {'AHEAD', ARGV[2], fence, now} end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 fence = digits(math.max(fence, token)) .. (line and '+' or '')
-redis.call('SET', KEYS[2], fence, 'PX', fence_ms(ARGV[3]))
+redis.call('SET', KEYS[2], fence, 'PX', keep_ms)
 if line then leave(KEYS[2], ARGV[1]) end
 if displaced then
   local _, bell = look_up(KEYS[2], displaced)

@@ -13,6 +13,7 @@
 --   {'RELEASED', '0', 1 or 0}                        whether it was held here
 --   {'FORGOT', '0'}                                  another epoch: shake hands again
 --   -WRONGTYPE                                       the key holds no lock
+-- PRELUDE
 local owner, known = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 if ARGV[4] and ARGV[4] ~= 'X' then
   if owner ~= ARGV[1] then return {'RELEASED', ARGV[2], 0} end

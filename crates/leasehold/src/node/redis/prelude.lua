@@ -1,12 +1,8 @@
+-- What scripts have in common, for the cases that are not the common one: making these functions
+-- costs as much as the rest of an acquire, so each script stands in for them as long as it can.
+
 -- '%.0f': a token has more digits than '..' and tostring() keep.
 local function digits(token) return string.format('%.0f', token) end
-
--- How long to keep a fence that is written now, for a lock of so many ms: F + S and some
--- hours, in which the TTL of nearly every lock is contained; see `Constants::fence_ttl`.
-local function fence_ms(ttl_ms)
-  if #ttl_ms < 8 then return FENCE_MS end
-  return digits(FENCE_MS + ttl_ms)
-end
 
 local function clock()
   local time = redis.call('TIME')
@@ -107,4 +103,3 @@ local function serve(lock_key, fence_key, owner, known, now, asking)
     end
   end
 end
-

@@ -15,10 +15,13 @@
 local token = tonumber(ARGV[2])
 local both = redis.call('MGET', KEYS[1], KEYS[2])
 local owner, known = both[1], both[2]
+local line, held = known and string.byte(known, -1) == 43, owner == ARGV[1]
+local kept_ms = ARGV[3] or '0'
+local keep_ms = #kept_ms < 8 and FENCE_MS or string.format('%.0f', FENCE_MS + kept_ms)
 
 -- The common case. The fence under a lock is the lock's token, so one more burns the next,
 -- and it lives on for as long as the acquire or extend said.
-if owner == ARGV[1] and not has_line(known) then
+if held and not line then
   if ARGV[3] then
     redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
   else
@@ -26,13 +29,13 @@ if owner == ARGV[1] and not has_line(known) then
   end
   if redis.call('INCR', KEYS[2]) < token + 1 then
     -- It had been evicted, or somebody meddled.
-    redis.call('SET', KEYS[2], digits(token + 1), 'PX', fence_ms(ARGV[3] or '0'))
+    redis.call('SET', KEYS[2], string.format('%.0f', token + 1), 'PX', keep_ms)
   end
   return token
 end
 
+-- PRELUDE
 -- Never raise the fence under a live holder.
-local line, held = has_line(known), owner == ARGV[1]
 if owner and not held and not line then return -token end
 if not held and redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
@@ -49,7 +52,7 @@ elseif held then
 end
 if effective(known, now) <= token and token <= now + S then
   known = digits(token + 1) .. (line and '+' or '')
-  redis.call('SET', KEYS[2], known, 'PX', fence_ms(ARGV[3] or '0'))
+  redis.call('SET', KEYS[2], known, 'PX', keep_ms)
 end
 if line and not (held and ARGV[3]) then serve(KEYS[1], KEYS[2], nil, known, now, '') end
 return held and token or -token

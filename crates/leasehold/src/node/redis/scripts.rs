@@ -13,6 +13,7 @@ use crate::node::{Call, DEAD_AFTER, HANDED_OVER, SETTLED, TURN, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 const HELLO: &str = include_str!("hello.lua");
+/// Takes the place of the line `-- PRELUDE` in a script.
 const PRELUDE: &str = include_str!("prelude.lua");
 
 /// A script with its hash.
@@ -69,11 +70,12 @@ impl Scripts {
             // Four hours: one for rounding and for a clock that is being slewed, and
             // nearly three for the lock itself (10^7 ms; longer ones count on top).
             let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
+            let body = body.replace("-- PRELUDE\n", PRELUDE);
             let code = format!(
                 "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
                  local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n\
                  local DEAD, SETTLED, KEPT_MS = {}, {}, {}\n\
-                 local TURN_MS, HANDED_OVER_MS = {}, {}\n{PRELUDE}{body}",
+                 local TURN_MS, HANDED_OVER_MS = {}, {}\n{body}",
                 constants.skew_us(),
                 constants.retention_us(),
                 fence_ttl.as_millis(),

@@ -7,7 +7,8 @@
 local known = redis.call('MGET', KEYS[1], KEYS[2])
 if known[1] ~= ARGV[1] then return false end
 redis.call('DEL', KEYS[1])
-if has_line(known[2]) then
-  serve(KEYS[1], KEYS[2], nil, known[2], clock(), '')
-end
+if not known[2] or string.byte(known[2], -1) ~= 43 then return ARGV[1] end
+
+-- PRELUDE
+serve(KEYS[1], KEYS[2], nil, known[2], clock(), '')
 return ARGV[1]

@@ -9,12 +9,16 @@ for i = 1, n do
   if known[i] == ARGV[i] then
     held[#held + 1] = KEYS[i]
     replies[i + 1] = 1
-    if has_line(known[n + i]) then lines[#lines + 1] = i end
+    local fence = known[n + i]
+    if fence and string.byte(fence, -1) == 43 then lines[#lines + 1] = i end
   else
     replies[i + 1] = 0
   end
 end
 if #held > 0 then redis.call('DEL', unpack(held)) end
+if #lines == 0 then return replies end
+
+-- PRELUDE
 for _, i in ipairs(lines) do
   serve(KEYS[i], KEYS[n + i], nil, known[n + i], clock(), '')
 end

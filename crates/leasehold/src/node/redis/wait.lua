@@ -13,6 +13,7 @@
 --   {'AHEAD' | 'STALE', token, fence, now}           another token is needed
 --   {'FORGOT', token}                                another epoch: shake hands again
 --   -WRONGTYPE                                       the key holds no lock
+-- PRELUDE
 local both = redis.call('MGET', EPOCH_KEY, KEYS[2])
 if both[1] ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now, token, known = clock(), tonumber(ARGV[2]), both[2]
