@@ -5,21 +5,26 @@
 -- ARGV[1 .. n] owner values, each with its token of 16 digits at 42 .. 57
 -- ARGV[n+1] the ttl of all, in ms (less than 8 digits)
 --
--- Replies with n values: the token if the claim was granted, or nil if nothing was done and
--- it must be asked for by itself.
-local n = #ARGV - 1
-local fences, replies = redis.call('MGET', unpack(KEYS, 1, n)), {}
+-- Replies:
+--   the first owner value     all were granted
+--   n + 1 values              the first owner value, and then for each claim 1 if it was granted,
+--                             0 if nothing was done and it must be asked for by itself
+local n, call, sub, keys, owners = #ARGV - 1, redis.call, string.sub, KEYS, ARGV
+local fences, ttl = call('MGET', unpack(keys, 1, n)), ARGV[n + 1]
+local all, replies = true, {owners[1]}
 for i = 1, n do
-  local known, token = fences[i], string.sub(ARGV[i], 42, 57)
-  replies[i] = false
+  local known, owner = fences[i], owners[i]
+  local token = sub(owner, 42, 57)
   if known and #known == 16 and known < token and FLOOR16 < token
-    and redis.call('SET', KEYS[n + i], ARGV[i], 'NX', 'PX', ARGV[n + 1]) then
-    if string.sub(known, 1, 7) == string.sub(token, 1, 7) then
-      redis.call('SET', KEYS[i], token, 'KEEPTTL')
+    and call('SET', keys[n + i], owner, 'NX', 'PX', ttl) then
+    if sub(known, 1, 7) == sub(token, 1, 7) then
+      call('SET', keys[i], token, 'KEEPTTL')
     else
-      redis.call('SET', KEYS[i], token, 'PX', FENCE_MS)
+      call('SET', keys[i], token, 'PX', FENCE_MS)
     end
-    replies[i] = token
+    replies[i + 1] = 1
+  else
+    all, replies[i + 1] = false, 0
   end
 end
-return replies
+return all and owners[1] or replies

@@ -204,16 +204,10 @@ impl Unit {
             },
             Self::Native(job, _) => after.native(job, &value, next.as_ref()),
             Self::AcquireMany(jobs) | Self::ExtendMany(jobs) => {
-                after.many(jobs, value, 0, |value, call| match value {
-                    Value::Nil => Some(None),
-                    value => reply::is_token(value, call).then_some(Some(Vote::Granted)),
-                });
+                after.many(jobs, &value, |granted| granted.then_some(Vote::Granted));
             }
             Self::SettleMany(jobs) => {
-                after.many(jobs, value, 1, |value, _| match value {
-                    Value::Int(held @ 0..=1) => Some(Some(Vote::Released { held: *held == 1 })),
-                    _ => None,
-                });
+                after.many(jobs, &value, |held| Some(Vote::Released { held }));
             }
         }
     }
@@ -264,37 +258,39 @@ impl Aftermath {
         }
     }
 
-    /// Reads one value per call, behind `skip` others (the first of which then is the
-    /// first call's owner value). `read` says `Some(None)` for a call to be sent alone.
-    fn many(
-        &mut self,
-        jobs: Vec<Job>,
-        value: Value,
-        skip: usize,
-        read: impl Fn(&Value, &Call) -> Option<Option<Vote>>,
-    ) {
-        let values = match value {
-            Value::ServerError(_) => {
-                // The same error for all, or the server has forgotten the script: each
-                // finds out by itself.
-                return jobs.into_iter().for_each(|job| self.alone(job));
-            }
-            Value::Array(values) if values.len() == jobs.len() + skip => values,
-            other => vec![other],
-        };
+    /// Reads the reply to a script of many: the first call's owner value, if all were done, or
+    /// that and for each call 1 if it was done, 0 if not. `vote` says nothing of a call that is
+    /// to be sent alone.
+    fn many(&mut self, jobs: Vec<Job>, value: &Value, vote: impl Fn(bool) -> Option<Vote>) {
+        if let Value::ServerError(_) = value {
+            // The same error for all, or the server has forgotten the script: each finds out
+            // by itself.
+            return jobs.into_iter().for_each(|job| self.alone(job));
+        }
         let first = jobs.first().map(|job| job.call.claim().owner());
-        let ours = skip == 0
-            || matches!(values.first(), Some(Value::BulkString(owner)) if Some(&**owner) == first);
-        let mut values = values.iter().skip(skip);
+        let ours =
+            |value: &Value| matches!(value, Value::BulkString(owner) if Some(&**owner) == first);
+        let (all, each): (_, &[Value]) = match value {
+            Value::Array(values) => match &values[..] {
+                [owner, each @ ..] if ours(owner) && each.len() == jobs.len() => (false, each),
+                _ => (false, &[]),
+            },
+            value => (ours(value), &[]),
+        };
+        let mut each = each.iter();
         for job in jobs {
-            let value = values.next().filter(|_| ours);
-            match value.and_then(|value| read(value, &job.call)) {
-                Some(Some(vote)) => job.call.answer(Ok(vote)),
-                Some(None) => self.alone(job),
-                None => {
+            let done = match each.next() {
+                None if all => true,
+                Some(Value::Int(done @ 0..=1)) => *done == 1,
+                _ => {
                     let why = "to a request of many".into();
                     self.nonsense(job, NodeError::Protocol { why });
+                    continue;
                 }
+            };
+            match vote(done) {
+                Some(vote) => job.call.answer(Ok(vote)),
+                None => self.alone(job),
             }
         }
     }
@@ -387,7 +383,8 @@ mod tests {
         let (job_, claim, answers) = job(Verb::Acquire, false);
         claim.give_back();
         let mut after = Aftermath::default();
-        Unit::AcquireMany(vec![job_]).answer(Value::Array(vec![Value::Nil]), None, &mut after);
+        let refused = [Value::BulkString(claim.owner().to_vec()), Value::Int(0)];
+        Unit::AcquireMany(vec![job_]).answer(Value::Array(refused.into()), None, &mut after);
         assert!(after.redo.is_empty());
         let answer = answers.recv().unwrap();
         assert!(answer.is_err_and(|error| error.had_no_effect()));
@@ -468,21 +465,52 @@ mod tests {
 
     #[test]
     fn replies_to_many_are_matched_to_their_requests() {
-        let mut after = Aftermath::default();
-        let (one, _, answers) = job(Verb::Acquire, false);
-        let other = Value::BulkString(b"1794780664497529".to_vec());
-        Unit::AcquireMany(vec![one]).answer(Value::Array(vec![other]), None, &mut after);
-        assert!(answers.recv().unwrap().is_err());
-        assert!(after.garbage.is_some());
-        let mut after = Aftermath::default();
-        let (one, _, answers) = job(Verb::Release { keep: None }, true);
-        let stranger = Value::BulkString(b"somebody else".to_vec());
-        Unit::SettleMany(vec![one]).answer(
-            Value::Array(vec![stranger, Value::Int(1)]),
-            None,
-            &mut after,
-        );
-        assert!(answers.recv().unwrap().is_err());
-        assert!(after.garbage.is_some());
+        type Together = fn(Vec<Job>) -> Unit;
+        let cases = [
+            (Unit::AcquireMany as Together, Verb::Acquire, Vote::Granted),
+            (Unit::ExtendMany, Verb::Extend, Vote::Granted),
+            (
+                Unit::SettleMany,
+                Verb::Release { keep: None },
+                Vote::Released { held: true },
+            ),
+        ];
+        for (together, verb, done) in cases {
+            let ask = |reply: &dyn Fn(Value) -> Value| {
+                let (one, claim, first) = job(verb, true);
+                let (two, _, second) = job(verb, true);
+                let reply = reply(Value::BulkString(claim.owner().to_vec()));
+                let mut after = Aftermath::default();
+                together(vec![one, two]).answer(reply, None, &mut after);
+                (first.try_recv(), second.try_recv(), after)
+            };
+            let (first, second, _) = ask(&|ours| ours);
+            assert_eq!(
+                (first.unwrap(), second.unwrap()),
+                (Ok(done.clone()), Ok(done.clone()))
+            );
+            let flags = |of: Value| Value::Array(vec![of, Value::Int(1), Value::Int(0)]);
+            let (first, second, after) = ask(&flags);
+            assert_eq!(first.unwrap(), Ok(done));
+            // What was not done is asked for by itself; a release was in vain.
+            match second {
+                Ok(answer) => assert_eq!(answer, Ok(Vote::Released { held: false })),
+                Err(_) => assert_eq!(after.redo.len(), 1),
+            }
+            // Of somebody else, of too few, or of no known kind.
+            let stranger = || Value::BulkString(b"somebody else".to_vec());
+            let nonsense: [&dyn Fn(Value) -> Value; 5] = [
+                &|_| stranger(),
+                &|_| flags(stranger()),
+                &|ours| Value::Array(vec![ours, Value::Int(1)]),
+                &|ours| Value::Array(vec![ours, Value::Int(2), Value::Nil]),
+                &|_| Value::Okay,
+            ];
+            for reply in nonsense {
+                let (first, second, after) = ask(reply);
+                assert!(first.unwrap().is_err() && second.unwrap().is_err());
+                assert!(after.garbage.is_some());
+            }
+        }
     }
 }

@@ -4,17 +4,19 @@
 -- ARGV[1 .. n] owner values, each with its token of 16 digits at 42 .. 57
 -- ARGV[n+1] the ttl of all, in ms (less than 8 digits)
 --
--- Replies with n values: the token if the claim was extended, or nil if nothing was done and
--- it must be asked for by itself.
-local n = #ARGV - 1
-local known, replies = redis.call('MGET', unpack(KEYS)), {}
+-- Replies as acquire_many.lua.
+local n, call, sub, keys, owners = #ARGV - 1, redis.call, string.sub, KEYS, ARGV
+local known, ttl = call('MGET', unpack(keys)), ARGV[n + 1]
+local all, replies = true, {owners[1]}
 for i = 1, n do
-  local fence, token = known[n + i], string.sub(ARGV[i], 42, 57)
-  replies[i] = false
-  if known[i] == ARGV[i] and FLOOR16 < token and (fence == token or fence == token .. '+') then
-    redis.call('PEXPIRE', KEYS[i], ARGV[n + 1])
-    redis.call('PEXPIRE', KEYS[n + i], FENCE_MS)
-    replies[i] = token
+  local fence, owner = known[n + i], owners[i]
+  local token = sub(owner, 42, 57)
+  if known[i] == owner and FLOOR16 < token and (fence == token or fence == token .. '+') then
+    call('PEXPIRE', keys[i], ttl)
+    call('PEXPIRE', keys[n + i], FENCE_MS)
+    replies[i + 1] = 1
+  else
+    all, replies[i + 1] = false, 0
   end
 end
-return replies
+return all and owners[1] or replies

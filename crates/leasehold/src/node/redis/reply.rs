@@ -43,7 +43,7 @@ pub(super) fn read(value: Value, call: &Call) -> Reply {
 }
 
 /// Whether a reply is the call's token, which says that it was granted.
-pub(super) fn is_token(value: &Value, call: &Call) -> bool {
+fn is_token(value: &Value, call: &Call) -> bool {
     match value {
         Value::BulkString(token) => parse_number(token) == Some(call.claim().token()),
         _ => false,

@@ -1,7 +1,8 @@
 //! A connection in use: sends what is asked, and cuts the connection when an answer is
 //! overdue.
 //!
-//! - Calls that arrive together leave in one write.
+//! - Calls that arrive together leave in one write; many in two, so that the server works on one
+//!   half while this side works on the other.
 //! - One timer serves all requests.
 //! - After a timeout or a reply that makes no sense the connection is dropped: a late reply
 //!   must never answer the next request.
@@ -21,12 +22,15 @@ use crate::clock::Moment;
 use crate::node::{Call, NodeError};
 
 const MAX_BATCH: usize = 256;
+/// Fewer calls than this are not worth two writes.
+const MIN_HALF: usize = 24;
 /// Fewer than the connection has room for (50), so that handing over never waits.
 const MAX_IN_FLIGHT: usize = 32;
 
 /// Calls that were sent in one write.
 struct Batch {
     units: Vec<Unit>,
+    calls: usize,
     deadline: Moment,
     replies: Sent,
 }
@@ -63,6 +67,8 @@ pub(super) struct Serving<'a> {
     batches: VecDeque<Batch>,
     /// Whether the youngest batch has been handed to the connection.
     handed_over: bool,
+    /// Whether more calls may be in the inbox than were taken.
+    more: bool,
     useful: bool,
 }
 
@@ -73,6 +79,7 @@ impl<'a> Serving<'a> {
             session,
             batches: VecDeque::new(),
             handed_over: true,
+            more: false,
             useful: false,
         }
     }
@@ -135,7 +142,7 @@ impl<'a> Serving<'a> {
         timer: Pin<&mut impl Future<Output = ()>>,
     ) -> Poll<Event> {
         if !self.handed_over
-            && self.batches.len() > 1
+            && (self.batches.len() > 1 || self.more)
             && let Some(youngest) = self.batches.back_mut()
         {
             // The first poll hands the requests to the connection. The replies may be there
@@ -147,6 +154,11 @@ impl<'a> Serving<'a> {
             }
         }
         self.handed_over = true;
+        if std::mem::take(&mut self.more) {
+            // The connection is a task of its own: here it gets to write what it was handed.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if let Some(oldest) = self.batches.front_mut()
             && let Poll::Ready(replies) = oldest.replies.as_mut().poll(cx)
         {
@@ -156,16 +168,26 @@ impl<'a> Serving<'a> {
         if room && !self.link.waiting.is_empty() {
             return Poll::Ready(Event::Waiting);
         }
+        let most = self.half();
         if open
             && room
-            && let Poll::Ready(received) = self.link.inbox.poll_recv_many(cx, calls, MAX_BATCH)
+            && let Poll::Ready(received) = self.link.inbox.poll_recv_many(cx, calls, most)
         {
+            self.more = received == most;
             return Poll::Ready(Event::Calls(received));
         }
         if !self.batches.is_empty() && timer.poll(cx).is_ready() {
             return Poll::Ready(Event::Timer);
         }
         Poll::Pending
+    }
+
+    /// How many calls to send in one write. When all calls go together, they come back together,
+    /// and the next go together again: server and client would work by turns.
+    fn half(&self) -> usize {
+        let under_way: usize = self.batches.iter().map(|batch| batch.calls).sum();
+        let calls = under_way + self.link.inbox.len();
+        calls.div_ceil(2).clamp(MIN_HALF, MAX_BATCH)
     }
 
     fn send(&mut self, jobs: Vec<Job>) {
@@ -182,11 +204,13 @@ impl<'a> Serving<'a> {
         let Some(timeout) = sending.iter().map(|job| job.call.timeout()).min() else {
             return;
         };
+        let calls = sending.len();
         let units = self.session.plan(sending);
         let replies = self.session.send(&units);
         self.handed_over = false;
         self.batches.push_back(Batch {
             units,
+            calls,
             deadline: now + timeout,
             replies,
         });

@@ -1,25 +1,25 @@
 -- settle.lua for many claims at once.
 --
--- KEYS[1 .. n] locks   KEYS[n+1 .. 2n] fences   ARGV owner values. Replies with the first
--- owner value, and then for each claim 1 if it was held here, 0 if not.
-local n = #ARGV
-local known = redis.call('MGET', unpack(KEYS))
-local held, replies, lines = {}, {ARGV[1]}, {}
+-- KEYS[1 .. n] locks   KEYS[n+1 .. 2n] fences   ARGV owner values.
+-- Replies as acquire_many.lua, with 1 for each that was held here, and is not any more.
+local n, keys, owners = #ARGV, KEYS, ARGV
+local known, all, lines = redis.call('MGET', unpack(keys)), true, false
 for i = 1, n do
-  if known[i] == ARGV[i] then
-    held[#held + 1] = KEYS[i]
-    replies[i + 1] = 1
-    local fence = known[n + i]
-    if fence and string.byte(fence, -1) == 43 then lines[#lines + 1] = i end
-  else
-    replies[i + 1] = 0
-  end
+  local fence = known[n + i]
+  all = all and known[i] == owners[i]
+  lines = lines or fence and string.byte(fence, -1) == 43
 end
-if #held > 0 then redis.call('DEL', unpack(held)) end
-if #lines == 0 then return replies end
+if all and not lines then
+  redis.call('DEL', unpack(keys, 1, n))
+  return owners[1]
+end
 
 -- PRELUDE
-for _, i in ipairs(lines) do
-  serve(KEYS[i], KEYS[n + i], nil, known[n + i], clock(), '')
+local replies = {owners[1]}
+for i = 1, n do
+  replies[i + 1] = known[i] == owners[i] and redis.call('DEL', keys[i]) or 0
+  if replies[i + 1] == 1 and has_line(known[n + i]) then
+    serve(keys[i], keys[n + i], nil, known[n + i], clock(), '')
+  end
 end
 return replies
