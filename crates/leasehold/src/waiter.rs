@@ -132,7 +132,7 @@ impl<'a> Waiting<'a> {
             }
         };
         let owner = new_owner(token, &options.label);
-        let claim = Claim::new(self.name.clone(), owner, token, options.ttl);
+        let claim = Claim::new(self.name.clone(), owner, token, options.ttl).made_now();
         let claim = Arc::new(claim.on_one_node(core.nodes.len() == 1));
         if options.detached {
             claim.set_holders(Holders::Nobody);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ pub struct Claim {
     pub(crate) owner: Box<[u8]>,
     pub(crate) token: u64,
     pub(crate) ttl: Duration,
+    /// When it was made, if all its requests are made by this client.
+    made: Option<Tick>,
     on_one_node: bool,
     waited: AtomicBool,
     given_back: AtomicBool,
@@ -44,11 +46,24 @@ impl Claim {
             owner: owner.into(),
             token,
             ttl,
+            made: None,
             on_one_node: false,
             waited: AtomicBool::new(false),
             given_back: AtomicBool::new(false),
             holders: Mutex::default(),
         }
+    }
+
+    /// That claim, which nobody has asked any node for so far.
+    pub(crate) fn made_now(mut self) -> Self {
+        self.made = Some(Tick::now());
+        self
+    }
+
+    /// Whether everything that was ever asked for this claim was asked by this client, and after
+    /// `tick`.
+    pub(crate) fn is_only_since(&self, tick: Tick) -> bool {
+        self.made.is_some_and(|made| made > tick) && self.holders() == Holders::ThisProcess
     }
 
     /// That claim, on which only one node votes, if so.
@@ -132,6 +147,17 @@ impl Claim {
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.ttl
+    }
+}
+
+/// The order in which things happened in this process, whatever its clocks say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tick(u64);
+
+impl Tick {
+    pub(crate) fn now() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 

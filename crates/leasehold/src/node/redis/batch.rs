@@ -3,11 +3,14 @@
 //! A script costs the server more than what it does for one claim. When many calls leave
 //! in one write, those that are the common case share a script.
 
+use std::ptr;
+
 use redis::Value;
 
 use super::reply::{self, Native, Reply};
 use super::scripts::{By, settles, shares_script};
 use crate::clock::Moment;
+use crate::node::call::Tick;
 use crate::node::{Call, NodeError, Verb, Vote};
 
 /// Fewer calls than this are not worth a script of many.
@@ -25,6 +28,8 @@ pub(super) struct Job {
     alone: bool,
     /// It was sent over a connection that broke: it may have taken effect.
     in_doubt: bool,
+    /// It is a plain compare-and-delete; see [`settle`].
+    pub(super) settles: bool,
     /// A release that has been done, and only has to serve those who stand in line.
     pub(super) released: bool,
 }
@@ -66,6 +71,7 @@ impl Job {
             redos: 0,
             alone: false,
             in_doubt: false,
+            settles: false,
             released: false,
         }
     }
@@ -109,6 +115,28 @@ impl Job {
     }
 }
 
+/// Finds the releases that need not raise the fence, because nothing of their claims can arrive
+/// after them: those that the caller says so of; and those of claims that were asked for over
+/// this connection only, which has been there since `connected`. The server answers a connection
+/// in order. Should it break, the release is sent again, and raises the fence then.
+pub(super) fn settle(jobs: &mut [Job], connected: Tick) {
+    for at in 0..jobs.len() {
+        let (before, rest) = jobs.split_at_mut(at);
+        let [job, ..] = rest else { return };
+        let claim = job.call.claim();
+        let in_order = || {
+            // One that stood in line may stand there still, and has to leave.
+            !job.in_doubt
+                && !claim.has_waited()
+                && claim.is_only_since(connected)
+                // A plan puts releases that settle before all others.
+                && !before.iter().any(|job| ptr::eq(job.call.claim(), claim))
+        };
+        let gives_back = job.call.verb() == Verb::Release { keep: None };
+        job.settles = !job.released && (settles(&job.call) || gives_back && in_order());
+    }
+}
+
 /// Puts calls together that can share a request.
 ///
 /// Calls take effect in the order in which they were submitted, where that matters:
@@ -124,7 +152,7 @@ pub(super) fn plan(jobs: Vec<Job>, cap: u64, native: Option<Native>) -> Vec<Unit
         _ if job.call.verb() == Verb::Acquire && !job.call.claim().is_fenced() && !job.alone => {
             Unit::Plain(job)
         }
-        Some(native) if settles(&job.call) && !job.alone && !job.call.claim().has_waited() => {
+        Some(native) if job.settles && !job.alone && !job.call.claim().has_waited() => {
             Unit::Native(job, native)
         }
         _ => Unit::One(job),
@@ -140,7 +168,7 @@ pub(super) fn plan(jobs: Vec<Job>, cap: u64, native: Option<Native>) -> Vec<Unit
             let ttl = with.first().map(|first| first.call.claim().ttl());
             !job.alone && shares_script(&job.call, ttl, cap)
         };
-        if !job.alone && settles(&job.call) {
+        if !job.alone && job.settles {
             settled.push(job);
         } else if verb == Verb::Acquire && in_order && shares(&acquires) {
             acquires.push(job);
@@ -238,7 +266,7 @@ impl Aftermath {
     }
 
     fn one(&mut self, mut job: Job, value: Value) {
-        match reply::read(value, &job.call) {
+        match reply::read(value, &job.call, job.settles) {
             Reply::Answer(answer) => job.answer(answer),
             Reply::GrantedAt(now_us) => {
                 self.now_us = self.now_us.max(Some(now_us));
@@ -319,7 +347,7 @@ mod tests {
     use super::*;
     use crate::holder::new_owner;
     use crate::name::Name;
-    use crate::node::{Claim, Tally};
+    use crate::node::{Claim, Holders, Tally};
 
     const TOKEN: u64 = 1_794_780_664_497_528;
 
@@ -341,12 +369,14 @@ mod tests {
         let claim = Arc::new(Claim::new(name, new_owner(TOKEN, ""), TOKEN, ttl));
         let (sender, receiver) = mpsc::channel();
         let call = Call::new(verb, Arc::clone(&claim), ttl, Arc::new(Answers(sender)), 0);
-        let job = Job::new(call.settled(settled), Moment::now());
+        let mut job = [Job::new(call.settled(settled), Moment::now())];
+        settle(&mut job, Tick::now());
+        let [job] = job;
         (job, claim, receiver)
     }
 
     fn shape(units: &[Unit]) -> String {
-        let letter = |job: &Job| match (job.call.verb(), settles(&job.call)) {
+        let letter = |job: &Job| match (job.call.verb(), job.settles) {
             (Verb::Acquire, _) => 'A',
             (Verb::Extend, _) => 'E',
             (_, true) => 'S',
@@ -376,6 +406,56 @@ mod tests {
         assert_eq!(planned("EAAE", TOKEN), "A A E E");
         // A token that may be beyond the cap needs the clock.
         assert_eq!(planned("AAA", TOKEN - 1), "A A A");
+    }
+
+    #[test]
+    fn a_release_over_the_same_connection_needs_no_fence() {
+        let connected = Tick::now();
+        let claim = || {
+            let name = Name::new("a").unwrap();
+            Claim::new(name, new_owner(TOKEN, ""), TOKEN, Duration::from_secs(10))
+        };
+        let call = |verb, claim: &Arc<Claim>| {
+            let (sender, _) = mpsc::channel();
+            let answers = Arc::new(Answers(sender));
+            let call = Call::new(verb, Arc::clone(claim), claim.ttl(), answers, 0);
+            Job::new(call, Moment::now())
+        };
+        let give_back = Verb::Release { keep: None };
+        let settles = |jobs: Vec<Job>, connected| {
+            let mut jobs = jobs;
+            settle(&mut jobs, connected);
+            jobs.last().expect("a job").settles
+        };
+        let ours = Arc::new(claim().made_now());
+        assert!(settles(vec![call(give_back, &ours)], connected));
+        assert!(!settles(vec![call(Verb::Extend, &ours)], connected));
+        let keep = Some(Duration::from_secs(1));
+        assert!(!settles(
+            vec![call(Verb::Release { keep }, &ours)],
+            connected
+        ));
+        // The connection is younger: the claim was asked for over another, perhaps.
+        assert!(!settles(vec![call(give_back, &ours)], Tick::now()));
+        // What it was asked for would be sent after it.
+        let both = vec![call(Verb::Acquire, &ours), call(give_back, &ours)];
+        assert!(!settles(both, connected));
+        let other = Arc::new(claim().made_now());
+        let both = vec![call(Verb::Acquire, &other), call(give_back, &ours)];
+        assert!(settles(both, connected));
+        // It was sent before, over a connection that broke.
+        let again = call(give_back, &ours).again(Moment::now()).ok();
+        assert!(!settles(vec![again.expect("in time")], connected));
+        // It may stand in line.
+        ours.wait();
+        assert!(!settles(vec![call(give_back, &ours)], connected));
+        // Others may ask for the same claim.
+        other.set_holders(Holders::Nobody);
+        assert!(!settles(vec![call(give_back, &other)], connected));
+        assert!(!settles(
+            vec![call(give_back, &Arc::new(claim()))],
+            connected
+        ));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
-use super::scripts::settles;
 use crate::holder::Holder;
 use crate::name::shown;
 use crate::node::rules::MAX_TOKEN;
@@ -24,13 +23,14 @@ pub(super) enum Reply {
     Garbage(NodeError),
 }
 
-pub(super) fn read(value: Value, call: &Call) -> Reply {
+/// `settles`: whether the call was sent as a plain compare-and-delete.
+pub(super) fn read(value: Value, call: &Call, settles: bool) -> Reply {
     match value {
         Value::ServerError(error) if error.code() == "NOSCRIPT" => Reply::NoScript,
         Value::ServerError(error) => Reply::Answer(Err(server_error(&error))),
         Value::Int(number) => read_number(number, call),
-        Value::Nil if settles(call) => Reply::Answer(Ok(Vote::Released { held: false })),
-        Value::BulkString(text) if settles(call) && text == call.claim().owner() => {
+        Value::Nil if settles => Reply::Answer(Ok(Vote::Released { held: false })),
+        Value::BulkString(text) if settles && text == call.claim().owner() => {
             Reply::Answer(Ok(Vote::Released { held: true }))
         }
         token if call.verb() == Verb::Acquire && is_token(&token, call) => {

@@ -126,12 +126,11 @@ impl Scripts {
     pub(super) fn one(&self, job: &Job, cap: u64, bell: &str) -> Cmd {
         let (call, by) = (&job.call, job.by);
         let claim = call.claim();
-        let settle = settles(call) && !job.released;
         let script = match call.verb() {
             Verb::Acquire if claim.is_fenced() => &self.acquire,
             Verb::Wait => &self.wait,
             Verb::Extend if claim.is_fenced() => &self.extend,
-            Verb::Release { .. } if settle => &self.settle,
+            Verb::Release { .. } if job.settles => &self.settle,
             _ if !claim.is_fenced() && !job.released => &self.plain,
             _ => &self.release,
         };
@@ -144,7 +143,7 @@ impl Scripts {
             .arg(claim.name().as_bytes())
             .arg(fence_key(claim.name()))
             .arg(claim.owner());
-        if settle {
+        if job.settles {
             return cmd;
         }
         cmd.arg(claim.token());
@@ -265,7 +264,7 @@ pub(super) fn shares_script(call: &Call, ttl: Option<Duration>, cap: u64) -> boo
         && ttl.is_none_or(|ttl| ttl == claim.ttl())
 }
 
-/// Whether a release is a plain compare-and-delete.
+/// Whether a release is a plain compare-and-delete, whatever was sent before it.
 pub(super) fn settles(call: &Call) -> bool {
     let plain = call.is_settled() || !call.claim().is_fenced();
     plain && call.verb() == Verb::Release { keep: None }

@@ -11,13 +11,14 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, PushInfo, RedisError, Value};
 
-use super::batch::{Job, Unit, plan};
+use super::batch::{Job, Unit, plan, settle};
 use super::bells::{Bells, Subscription};
 use super::reply::{Hello, Native, connection_error, read_hello};
 use super::roster::{Place, Roster};
 use super::scripts::{self, Scripts};
 use super::{NodeSettings, Target};
 use crate::clock::{Clock, Moment};
+use crate::node::call::Tick;
 use crate::node::rules::Constants;
 use crate::node::{Call, NodeError, Verb, Vote};
 
@@ -38,6 +39,8 @@ pub(super) struct Connector {
 /// A connection that has shaken hands.
 pub(super) struct Session {
     connection: MultiplexedConnection,
+    /// When the connection was there; see [`settle`].
+    connected: Tick,
     epoch: Epoch,
     quarantine: Option<Quarantine>,
     bells: Arc<Bells>,
@@ -105,6 +108,7 @@ impl Connector {
                 .map_err(|other| NodeError::SameServer { other })?;
             Ok(Session {
                 connection,
+                connected: Tick::now(),
                 quarantine: self.quarantine(hello.up),
                 epoch,
                 bells: Arc::clone(&self.bells),
@@ -254,7 +258,8 @@ impl Session {
     }
 
     /// Puts calls together that can share a request.
-    pub(super) fn plan(&self, jobs: Vec<Job>) -> Vec<Unit> {
+    pub(super) fn plan(&self, mut jobs: Vec<Job>) -> Vec<Unit> {
+        settle(&mut jobs, self.connected);
         match self.epoch.loaded {
             true => plan(jobs, self.epoch.cap, self.epoch.native),
             false => jobs.into_iter().map(Unit::One).collect(),

@@ -2,12 +2,13 @@
 //! server and on the in-memory node (which calls the rules), get the same answers and
 //! leave the same behind.
 
+use std::cell::Cell;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use leasehold_testkit::RedisServer;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use super::{RedisNode, Roster, Target};
 use crate::clock::Clock;
@@ -72,23 +73,32 @@ impl Tally for Answers {
 }
 
 fn ask(node: &dyn Node, step: Step, prefix: u64, floor: u64) -> Result<Vote, NodeError> {
+    let (call, answer) = call(step, claim(step, prefix, floor));
+    node.submit(call);
+    answer.recv().expect("every call is answered")
+}
+
+fn claim(step: Step, prefix: u64, floor: u64) -> Claim {
     let token = match step.plain {
         false => floor.saturating_add_signed(step.above_floor),
         true => 0,
     };
-    let claim = Claim::new(
+    Claim::new(
         Name::new(format!("{prefix}-{}", step.name)).expect("a name"),
         // As a real one: the first 40 characters are the secret, and it tells the token.
         format!("{:040}:{token}:1@host:{}", step.owner, step.above_floor).into_bytes(),
         token,
         Duration::from_secs(3600),
     )
-    .on_one_node(step.alone);
+    .on_one_node(step.alone)
+}
+
+fn call(step: Step, claim: Claim) -> (Call, mpsc::Receiver<Result<Vote, NodeError>>) {
     let (sender, receiver) = mpsc::channel();
     let timeout = Duration::from_secs(30);
     let tally = Arc::new(Answers(sender));
-    node.submit(Call::new(step.verb, Arc::new(claim), timeout, tally, 0));
-    receiver.recv().expect("every call is answered")
+    let call = Call::new(step.verb, Arc::new(claim), timeout, tally, 0);
+    (call, receiver)
 }
 
 /// An answer without what differs from clock to clock.
@@ -111,72 +121,196 @@ fn relative(answer: Result<Vote, NodeError>, floor: u64) -> String {
     }
 }
 
+/// A server and a memory node, with their floors.
+struct Pair {
+    server: RedisServer,
+    runtime: tokio::runtime::Runtime,
+    redis: Arc<RedisNode>,
+    memory: MemoryNode,
+    floors: (u64, u64),
+    round: Cell<u64>,
+}
+
+const WARM: Step = Step {
+    verb: Verb::Release { keep: None },
+    name: 0,
+    owner: 0,
+    above_floor: 1,
+    alone: false,
+    plain: false,
+};
+
+impl Pair {
+    fn start() -> Self {
+        let server = RedisServer::start();
+        // One thread: what is submitted by one task arrives together.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let settings = NodeSettings {
+            constants: Constants::for_nodes(1),
+            assume_fresh: true,
+            connect_timeout: Duration::from_secs(10),
+            clock: Clock::default(),
+            tls: crate::node::Tls::default(),
+        };
+        let target = Target::parse(&server.url(), &settings).unwrap();
+        let redis = {
+            let _runtime = runtime.enter();
+            Arc::new(RedisNode::start(
+                target,
+                &settings,
+                Arc::new(Roster::default()),
+            ))
+        };
+        let memory = MemoryNode::new("memory");
+        ask(&*redis, WARM, 0, 0).expect("connected");
+        // Tokens just above the floor are allowed from the moment after it was set.
+        std::thread::sleep(Duration::from_millis(5));
+        let floors = (redis.floor(), memory.floor());
+        assert!(floors.0 > 0 && floors.1 > 0);
+        Self {
+            server,
+            runtime,
+            redis,
+            memory,
+            floors,
+            round: Cell::new(0),
+        }
+    }
+
+    /// Compares the nodes by what `test` does, with names of its own each time.
+    fn compare<S: Strategy>(
+        &self,
+        cases: u32,
+        strategy: &S,
+        test: impl Fn(S::Value) -> Result<(), TestCaseError>,
+    ) {
+        let mut runner = TestRunner::new(Config {
+            cases,
+            failure_persistence: None,
+            ..Config::default()
+        });
+        let outcome = runner.run(strategy, |steps| {
+            self.round.set(self.round.get() + 1);
+            test(steps)
+        });
+        outcome.unwrap();
+    }
+
+    /// Both do the same, and answer the same.
+    fn both(&self, step: Step) -> Result<(), TestCaseError> {
+        let round = self.round.get();
+        let theirs = relative(ask(&*self.redis, step, round, self.floors.0), self.floors.0);
+        let ours = relative(ask(&self.memory, step, round, self.floors.1), self.floors.1);
+        prop_assert_eq!(theirs, ours, "{:?}", step);
+        Ok(())
+    }
+
+    /// Both have left the same behind.
+    fn same_locks(&self, names: u8) -> Result<(), TestCaseError> {
+        for name in 0..names {
+            let key = format!("{}-{name}", self.round.get());
+            let value = self.memory.get(&Name::new(&key).expect("a name"));
+            let label = |value: Vec<u8>| Holder::parse(&value).label;
+            prop_assert_eq!(self.server.get(key.as_bytes()).map(label), value.map(label));
+        }
+        Ok(())
+    }
+}
+
 #[test]
 fn the_scripts_obey_the_rules() {
-    let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
-    let settings = NodeSettings {
-        constants: Constants::for_nodes(1),
-        assume_fresh: true,
-        connect_timeout: Duration::from_secs(10),
-        clock: Clock::default(),
-        tls: crate::node::Tls::default(),
-    };
-    let _runtime = runtime.enter();
-    let target = Target::parse(&server.url(), &settings).unwrap();
-    let redis = RedisNode::start(target, &settings, Arc::new(Roster::default()));
-    let memory = MemoryNode::new("memory");
-    let warm = Step {
-        verb: Verb::Release { keep: None },
-        name: 0,
-        owner: 0,
-        above_floor: 1,
-        alone: false,
-        plain: false,
-    };
-    ask(&redis, warm, 0, 0).expect("connected");
-    // Tokens just above the floor are allowed from the moment after it was set.
-    std::thread::sleep(Duration::from_millis(5));
-    let floors = (redis.floor(), memory.floor());
-    assert!(floors.0 > 0 && floors.1 > 0);
+    let pair = Pair::start();
+    let (redis, floors) = (&*pair.redis, pair.floors);
 
     // A fence from before the node forgot, as an old snapshot has it: the floor counts, in
     // the common case too.
     let digits = (floors.0 - 100).to_string();
     let set = [&b"SET"[..], b"leasehold:fence:{0-0}", digits.as_bytes()];
-    assert_eq!(server.command(&set), "+OK\r\n");
+    assert_eq!(pair.server.command(&set), "+OK\r\n");
     let below_floor = Step {
         verb: Verb::Acquire,
         above_floor: -50,
-        ..warm
+        ..WARM
     };
-    let vote = ask(&redis, below_floor, 0, floors.0).expect("a vote");
+    let vote = ask(redis, below_floor, 0, floors.0).expect("a vote");
     assert!(matches!(vote, Vote::Stale { .. }), "{vote:?}");
 
-    let mut runner = TestRunner::new(Config {
-        cases: 400,
-        failure_persistence: None,
-        ..Config::default()
-    });
-    let round = std::cell::Cell::new(1);
-    let outcome = runner.run(&steps(), |steps| {
-        round.set(round.get() + 1);
+    pair.compare(400, &steps(), |steps| {
         for (index, step) in steps.iter().enumerate() {
-            let theirs = relative(ask(&redis, *step, round.get(), floors.0), floors.0);
-            let ours = relative(ask(&memory, *step, round.get(), floors.1), floors.1);
-            prop_assert_eq!(theirs, ours, "step {} of {:?}", index, steps);
+            pair.both(*step)
+                .map_err(|why| TestCaseError::fail(format!("step {index} of {steps:?}: {why}")))?;
         }
-        for name in 0..2 {
-            let key = format!("{}-{name}", round.get());
-            let value = memory.get(&Name::new(&key).expect("a name"));
-            let label = |value: Vec<u8>| Holder::parse(&value).label;
-            prop_assert_eq!(server.get(key.as_bytes()).map(label), value.map(label));
-        }
-        Ok(())
+        pair.same_locks(2)
     });
-    outcome.unwrap();
+}
+
+/// What becomes of the names before, and then one call for each of them.
+fn bursts() -> impl Strategy<Value = Vec<(Vec<Step>, Step)>> {
+    let step = |verb: Verb| {
+        (0..3u8, 1..6i64).prop_map(move |(owner, above_floor)| Step {
+            verb,
+            owner,
+            above_floor,
+            ..WARM
+        })
+    };
+    let before = prop_oneof![3 => step(Verb::Acquire), 1 => step(Verb::Wait), 1 => step(WARM.verb)];
+    let last = prop_oneof![step(Verb::Acquire), step(Verb::Extend), step(WARM.verb)];
+    prop::collection::vec((prop::collection::vec(before, 0..4), last), 8..24)
+}
+
+/// Calls that arrive together share scripts, and are answered as if each had come alone.
+#[test]
+fn the_scripts_of_many_obey_the_rules() {
+    let pair = Pair::start();
+    let shared = || {
+        let stats = pair.server.command(&[b"INFO", b"commandstats"]);
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        let calls = line.and_then(|line| line.split(',').next()?.parse::<usize>().ok());
+        calls.expect("some")
+    };
+    let (scripts, calls) = (Cell::new(0), Cell::new(0));
+    pair.compare(150, &bursts(), |names| {
+        let (round, mut steps) = (pair.round.get(), Vec::new());
+        for (name, (before, last)) in (0u8..).zip(names) {
+            for step in &before {
+                pair.both(Step { name, ..*step })?;
+            }
+            let waited = |step: &Step| step.verb == Verb::Wait && step.owner == last.owner;
+            steps.push((Step { name, ..last }, before.iter().any(waited)));
+        }
+        let scripts_before = shared();
+        let (burst, answers): (Vec<_>, Vec<_>) = steps
+            .iter()
+            .map(|&(step, waited)| {
+                let claim = claim(step, round, pair.floors.0).made_now();
+                if waited {
+                    claim.wait();
+                }
+                call(step, claim)
+            })
+            .unzip();
+        let redis = Arc::clone(&pair.redis);
+        pair.runtime
+            .spawn(async move { burst.into_iter().for_each(|call| redis.submit(call)) });
+        for (&(step, _), answer) in steps.iter().zip(answers) {
+            let theirs = relative(answer.recv().expect("an answer"), pair.floors.0);
+            let ours = relative(ask(&pair.memory, step, round, pair.floors.1), pair.floors.1);
+            prop_assert_eq!(theirs, ours, "{:?} of {:?}", step, steps);
+        }
+        scripts.set(scripts.get() + shared() - scripts_before);
+        calls.set(calls.get() + steps.len());
+        pair.same_locks(u8::try_from(steps.len()).expect("few"))
+    });
+    // They did share.
+    assert!(
+        scripts.get() < calls.get(),
+        "{scripts:?} scripts for {calls:?} calls"
+    );
 }
