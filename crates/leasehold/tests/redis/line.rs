@@ -201,6 +201,28 @@ async fn a_server_that_is_full_for_a_while_costs_nobody_the_turn() {
     }
 }
 
+/// Who hears of a grant holds the lock: so nobody may hear of one that the server then refuses to
+/// write.
+#[tokio::test]
+async fn a_server_that_is_full_tells_of_no_grant() {
+    let servers = RedisServer::start_many(1);
+    let (one, two) = (client(&servers).await, client(&servers).await);
+    let three = client(&servers).await;
+    let lost = held(&one, "a").await;
+    let waiter = standing(&two, "a").await;
+    order(&servers[0], &[b"CONFIG", b"SET", b"maxmemory", b"1"]);
+    // By another library, which tells nobody; whoever asks next is to hand the lock over.
+    order(&servers[0], &[b"DEL", b"a"]);
+    let error = three.mutex("a").try_lock().await.expect_err("no lock");
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!waiter.is_finished(), "it believed to be granted the lock");
+    assert_eq!(servers[0].get(b"a"), None);
+    order(&servers[0], &[b"CONFIG", b"SET", b"maxmemory", b"0"]);
+    served(waiter).await.release().await;
+    drop(lost);
+}
+
 /// A user who may not subscribe or publish waits all the same, and asks once a second.
 #[tokio::test]
 async fn without_a_permission_to_listen_it_asks() {

@@ -133,7 +133,8 @@ impl Row {
         self.set_lock(Some(Lock::new(owner, holders, time)));
     }
 
-    /// The lock is granted to one who waits, as long as its process lives.
+    /// The lock is granted to one who waits, as long as its process lives. One who has it already
+    /// does not stand in line any more: what is known of its process stays.
     pub(super) fn grant(
         &mut self,
         owner: &[u8],
@@ -141,7 +142,9 @@ impl Row {
         token: u64,
         time: Duration,
     ) {
-        self.reserve(owner, holders, time);
+        let lock = self.lock.take().filter(|lock| lock.owner == owner);
+        let known = lock.and_then(|lock| lock.holders);
+        self.reserve(owner, holders.or(known), time);
         self.fence = Some(token);
         self.fence_ttl = Some(CONSTANTS.fence_ttl(time));
     }
@@ -231,4 +234,20 @@ pub(super) fn to_sql(number: u64) -> i64 {
 
 pub(super) fn from_sql(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_granted_the_lock_again_is_still_known() {
+        let (mut row, time) = (Row::default(), Duration::from_secs(2));
+        let holders = |row: &Row| row.lock.as_ref().and_then(|lock| lock.holders.clone());
+        row.grant(b"one", Some("its process".into()), 16, time);
+        row.grant(b"one", None, 16, time);
+        assert_eq!(holders(&row).as_deref(), Some("its process"));
+        row.grant(b"two", None, 32, time);
+        assert_eq!(holders(&row), None);
+    }
 }

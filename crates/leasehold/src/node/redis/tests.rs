@@ -68,7 +68,8 @@ struct Answers(mpsc::Sender<Result<Vote, NodeError>>);
 
 impl Tally for Answers {
     fn count(self: Arc<Self>, _: usize, answer: Result<Vote, NodeError>) {
-        self.0.send(answer).expect("somebody listens");
+        // After a failure nobody listens any more.
+        let _ = self.0.send(answer);
     }
 }
 
@@ -251,10 +252,11 @@ fn the_scripts_obey_the_rules() {
 /// What becomes of the names before, and then one call for each of them.
 fn bursts() -> impl Strategy<Value = Vec<(Vec<Step>, Step)>> {
     let step = |verb: Verb| {
+        // Tokens have others between them: a release may raise the fence by one, or not.
         (0..3u8, 1..6i64).prop_map(move |(owner, above_floor)| Step {
             verb,
             owner,
-            above_floor,
+            above_floor: above_floor * 2,
             ..WARM
         })
     };
