@@ -5,6 +5,10 @@ use ::leasehold::{Client, Lease, Options, Released};
 use super::Lock;
 use crate::TTL;
 
+/// Thousands connect at once, to a server that shares the processors with them. This is not what
+/// is measured, so one that finds it too busy tries again.
+const TRIES: usize = 10;
+
 #[derive(Clone)]
 pub(crate) struct Leasehold {
     client: Client,
@@ -20,15 +24,22 @@ impl Leasehold {
     }
 
     async fn connect_with(urls: &[String], options: Options) -> Result<Self, String> {
-        let client = Client::builder()
-            .nodes(urls)
-            .options(options.ttl(TTL))
-            // The servers are new: there is nothing that they could have forgotten.
-            .assume_fresh()
-            .connect()
-            .await
-            .map_err(|error| error.to_string())?;
-        Ok(Self { client })
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let client = Client::builder()
+                .nodes(urls)
+                .options(options.clone().ttl(TTL))
+                // The servers are new: there is nothing that they could have forgotten.
+                .assume_fresh()
+                .connect()
+                .await;
+            match client {
+                Ok(client) => return Ok(Self { client }),
+                Err(error) if tries >= TRIES => return Err(error.to_string()),
+                Err(_) => {}
+            }
+        }
     }
 }
 

@@ -13,10 +13,30 @@
 --   {'AHEAD' | 'STALE', token, fence, now}           another token is needed
 --   {'FORGOT', token}                                another epoch: shake hands again
 --   -WRONGTYPE                                       the key holds no lock
+local found = redis.call('MGET', EPOCH_KEY, KEYS[2], KEYS[1])
+if found[1] ~= EPOCH then return {'FORGOT', ARGV[2]} end
+local token, known, holder = tonumber(ARGV[2]), found[2], found[3]
+
+-- The common case: it stands there already, behind others; somebody has the lock; all that is to
+-- be done is to note that it lives. Nobody is dead, so there is nobody to serve.
+if holder and holder ~= ARGV[1] and known and string.byte(known, -1) == 43 then
+  local name, fence = string.sub(KEYS[2], 16), math.max(string.sub(known, 1, -2), FLOOR)
+  local place = redis.call('ZRANK', 'leasehold:line' .. name, ARGV[1])
+  local entry = place and redis.call('HGET', 'leasehold:bell' .. name, ARGV[1])
+  if entry and place > 0 and fence < token and string.match(entry, ':(.*)$') == ARGV[3] then
+    local time, seen = redis.call('TIME'), 'leasehold:seen' .. name
+    local now = time[1] * 1000000 + time[2]
+    redis.call('ZADD', seen, now, ARGV[1])
+    local before = string.format('(%.0f', now - DEAD)
+    local dead = redis.call('ZRANGEBYSCORE', seen, '-inf', before, 'LIMIT', 0, 1)
+    if #dead == 0 then
+      return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), holder, place}
+    end
+  end
+end
+
 -- PRELUDE
-local both = redis.call('MGET', EPOCH_KEY, KEYS[2])
-if both[1] ~= EPOCH then return {'FORGOT', ARGV[2]} end
-local now, token, known = clock(), tonumber(ARGV[2]), both[2]
+local now = clock()
 local fence, owner = effective(known, now), redis.call('GET', KEYS[1])
 local ahead = token > now + S
 if ahead or fence >= token then
