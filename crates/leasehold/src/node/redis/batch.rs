@@ -107,9 +107,15 @@ impl Job {
         self.answer(Err(error));
     }
 
+    /// Answers a job that [was given up](Self::is_given_up) before it was sent.
+    pub(super) fn given_up(self) {
+        let why = "given up before it was sent".into();
+        self.give_up(NodeError::Unreachable { why });
+    }
+
     /// Whether the claim is being given back meanwhile: then the job, if it were sent now,
     /// could overtake that and take the lock, or a place in the line, for nobody.
-    fn is_given_up(&self) -> bool {
+    pub(super) fn is_given_up(&self) -> bool {
         let gives_back = matches!(self.call.verb(), Verb::Release { .. });
         !gives_back && self.call.claim().is_given_back()
     }
@@ -326,8 +332,7 @@ impl Aftermath {
     /// Sends a call again, by itself; it has had no effect so far.
     fn alone(&mut self, mut job: Job) {
         if job.is_given_up() {
-            let why = "given up before it was sent again".into();
-            return job.call.answer(Err(NodeError::Unreachable { why }));
+            return job.given_up();
         }
         job.alone = true;
         self.redo.push(job);

@@ -194,9 +194,13 @@ impl<'a> Serving<'a> {
         let now = self.link.clock.now();
         let mut sending = Vec::with_capacity(jobs.len());
         for job in jobs {
-            match self.session.quarantined(&job.call, now) {
-                Some(vote) => job.call.answer(Ok(vote)),
-                None => sending.push(job),
+            // Its release may be on its way already, and must not be overtaken.
+            if job.is_given_up() {
+                job.given_up();
+            } else if let Some(vote) = self.session.quarantined(&job.call, now) {
+                job.call.answer(Ok(vote));
+            } else {
+                sending.push(job);
             }
         }
         // Counted from the sending: a call that waited long for the connection must not

@@ -316,3 +316,21 @@ fn the_scripts_of_many_obey_the_rules() {
         "{scripts:?} scripts for {calls:?} calls"
     );
 }
+
+/// Or it would take the lock, or a place in the line, for nobody.
+#[test]
+fn what_was_given_back_meanwhile_is_not_sent() {
+    let pair = Pair::start();
+    for verb in [Verb::Acquire, Verb::Wait, Verb::Extend, WARM.verb] {
+        let step = Step { verb, ..WARM };
+        let claim = claim(step, 0, pair.floors.0);
+        claim.give_back();
+        let (call, answer) = call(step, claim);
+        pair.redis.submit(call);
+        match answer.recv().expect("an answer") {
+            Ok(vote) => assert_eq!((verb, vote), (WARM.verb, Vote::Released { held: false })),
+            Err(error) => assert!(verb != WARM.verb && error.had_no_effect(), "{error}"),
+        }
+        assert_eq!(pair.server.get(b"0-0"), None);
+    }
+}
