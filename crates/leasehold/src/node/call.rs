@@ -62,6 +62,7 @@ impl Claim {
 
     /// Whether everything that was ever asked for this claim was asked by this client, and after
     /// `tick`.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn is_only_since(&self, tick: Tick) -> bool {
         self.made.is_some_and(|made| made > tick) && self.holders() == Holders::ThisProcess
     }
