@@ -77,7 +77,7 @@ const QUICK: Plan = Plan {
     fault_phase: ms(500),
     contest_rounds: 2,
     contest: ms(600),
-    crowd_rounds: 2,
+    crowd_rounds: 1,
     held_rounds: 1,
     renewals: 1,
     watch: ms(1000),
