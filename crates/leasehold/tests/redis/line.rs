@@ -223,6 +223,29 @@ async fn a_server_that_is_full_tells_of_no_grant() {
     drop(lost);
 }
 
+/// A fence that somebody has made nonsense of costs nobody the place.
+#[tokio::test]
+async fn a_fence_that_is_no_number_does_not_fail_those_who_wait() {
+    let servers = RedisServer::start_many(1);
+    let (one, two, three) = (
+        client(&servers).await,
+        client(&servers).await,
+        client(&servers).await,
+    );
+    let lease = held(&one, "a").await;
+    let first = standing(&two, "a").await;
+    let second = standing(&three, "a").await;
+    let errors = || servers[0].command(&[b"INFO", b"errorstats"]);
+    let before = errors();
+    order(&servers[0], &[b"SET", b"leasehold:fence:{a}", b"x+"]);
+    // Both ask at least once.
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert_eq!(errors(), before, "a script failed");
+    lease.release().await;
+    served(first).await.release().await;
+    served(second).await.release().await;
+}
+
 /// A user who may not subscribe or publish waits all the same, and asks once a second.
 #[tokio::test]
 async fn without_a_permission_to_listen_it_asks() {

@@ -19,17 +19,19 @@ local token, known, holder = tonumber(ARGV[2]), found[2], found[3]
 
 -- The common case: it stands there already, behind others; somebody has the lock; all that is to
 -- be done is to note that it lives. Nobody is dead, so there is nobody to serve.
-if holder and holder ~= ARGV[1] and known and string.byte(known, -1) == 43 then
-  local name, fence = string.sub(KEYS[2], 16), math.max(string.sub(known, 1, -2), FLOOR)
+local fence = known and tonumber(string.match(known, '^(%d+)%+$') or '')
+if holder and holder ~= ARGV[1] and fence and fence < token and FLOOR < token then
+  local name = string.sub(KEYS[2], 16)
   local place = redis.call('ZRANK', 'leasehold:line' .. name, ARGV[1])
   local entry = place and redis.call('HGET', 'leasehold:bell' .. name, ARGV[1])
-  if entry and place > 0 and fence < token and string.match(entry, ':(.*)$') == ARGV[3] then
+  if entry and place > 0 and string.match(entry, ':(.*)$') == ARGV[3] then
     local time, seen = redis.call('TIME'), 'leasehold:seen' .. name
     local now = time[1] * 1000000 + time[2]
     redis.call('ZADD', seen, now, ARGV[1])
     local before = string.format('(%.0f', now - DEAD)
     local dead = redis.call('ZRANGEBYSCORE', seen, '-inf', before, 'LIMIT', 0, 1)
     if #dead == 0 then
+      fence = math.max(fence, FLOOR)
       return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), holder, place}
     end
   end
@@ -37,7 +39,8 @@ end
 
 -- PRELUDE
 local now = clock()
-local fence, owner = effective(known, now), redis.call('GET', KEYS[1])
+local owner = redis.call('GET', KEYS[1])
+fence = effective(known, now)
 local ahead = token > now + S
 if ahead or fence >= token then
   if has_line(known) then
