@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::{Client, Error, Moment, Released, TimeSource};
 
-use super::{Case, pause, short, taken};
+use super::{Case, ending, pause, taken};
 
 /// Every lease has a larger token than the one before it.
 pub async fn tokens_grow_from_owner_to_owner(case: Case) {
@@ -83,8 +83,7 @@ async fn taken_soon(client: &Client) -> leasehold::Lease {
 /// The release of an owner whose lease is over does not free the next owner's lock.
 pub async fn a_stale_owner_cannot_release(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
-    let mutex = short(one.mutex("a")).with_options(|o| o.without_renewal());
-    let stale = taken(&mutex).await;
+    let stale = ending(one.mutex("a")).await;
     let lease = two.mutex("a").lock().await.expect("a lease");
     assert_eq!(stale.release().await, Released::WasLost);
     assert_eq!(one.shutdown(Duration::from_secs(20)).await, 0);
@@ -96,8 +95,7 @@ pub async fn a_stale_owner_cannot_release(case: Case) {
 /// Nor can it be extended, even when the lock is free again.
 pub async fn a_stale_owner_cannot_extend(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
-    let mutex = short(one.mutex("a")).with_options(|o| o.without_renewal());
-    let stale = taken(&mutex).await;
+    let stale = ending(one.mutex("a")).await;
     let lease = two.mutex("a").lock().await.expect("a lease");
     assert!(matches!(stale.extend().await, Err(Error::Lost { .. })));
     assert!(lease.is_valid());

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use leasehold::{Error, Moment, Released};
 
-use super::{Case, is_taken, pause, short, taken};
+use super::{Case, RENEWED, is_taken, pause, renewed, short, taken};
 
 /// Renewal keeps a lease for as long as it is held.
-pub async fn survives_five_ttls_by_renewal(case: Case) {
+pub async fn survives_three_ttls_by_renewal(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
-    let lease = taken(&short(one.mutex("a"))).await;
-    let until = Moment::now() + Duration::from_millis(5 * 800);
+    let lease = taken(&renewed(one.mutex("a"))).await;
+    let until = Moment::now() + RENEWED * 3;
     while Moment::now() < until {
         assert!(lease.is_valid());
         assert!(is_taken(&two.mutex("a")).await);
@@ -24,13 +24,9 @@ pub async fn renews_many_at_once(case: Case) {
     let client = case.client().await;
     let mut leases = Vec::new();
     for i in 0..100 {
-        let mutex = client.mutex(format!("a{i}")).with_options(|o| {
-            let ttl = Duration::from_secs(2);
-            o.ttl(ttl).node_timeout(ttl)
-        });
-        leases.push(taken(&mutex).await);
+        leases.push(taken(&renewed(client.mutex(format!("a{i}")))).await);
     }
-    pause(5_000).await;
+    tokio::time::sleep(RENEWED * 2).await;
     for lease in leases {
         assert!(lease.is_valid());
         assert_eq!(lease.release().await, Released::Released);
@@ -39,8 +35,8 @@ pub async fn renews_many_at_once(case: Case) {
 
 /// The lease keeps what it needs alive.
 pub async fn goes_on_when_the_client_handle_is_gone(case: Case) {
-    let lease = taken(&short(case.client().await.mutex("a"))).await;
-    pause(2_000).await;
+    let lease = taken(&renewed(case.client().await.mutex("a"))).await;
+    tokio::time::sleep(RENEWED * 2).await;
     assert!(lease.is_valid());
     assert_eq!(lease.release().await, Released::Released);
 }
@@ -63,13 +59,13 @@ pub async fn extends_by_hand(case: Case) {
 pub async fn ends_at_max_hold(case: Case) {
     let client = case.client().await;
     let before = Moment::now();
-    let max_hold = Duration::from_millis(1_500);
-    let mutex = short(client.mutex("a")).with_options(|o| o.max_hold(max_hold));
+    let max_hold = RENEWED * 3 / 2;
+    let mutex = renewed(client.mutex("a")).with_options(|o| o.max_hold(max_hold));
     let lease = taken(&mutex).await;
     assert!(lease.is_valid());
     lease.lost().await;
     let held = Moment::now().saturating_duration_since(before);
-    assert!(held >= Duration::from_millis(1_300), "cut short: {held:?}");
+    assert!(held >= max_hold.mul_f64(0.9), "cut short: {held:?}");
     assert!(lease.deadline() <= Moment::now() + max_hold);
     drop(client.mutex("a").lock().await.expect("free again"));
     assert_eq!(lease.release().await, Released::WasLost);
@@ -114,7 +110,7 @@ pub async fn runs_a_closure_and_gives_back(case: Case) {
 /// A closure does not go on without its lease.
 pub async fn cancels_a_closure_when_lost(case: Case) {
     let client = case.client().await;
-    let mutex = short(client.mutex("a")).with_options(|o| o.without_renewal());
+    let mutex = short(client.mutex("a"));
     let mut finished = false;
     let outcome = mutex
         .with(async |_| {

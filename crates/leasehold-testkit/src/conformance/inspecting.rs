@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold::{Error, Loss, Released};
 
-use super::{Case, TTL, is_taken, short, taken};
+use super::{Case, TTL, is_taken, renewed, taken};
 
 /// Every node says who holds what; what is free is not shown.
 pub async fn shows_who_holds_what(case: Case) {
@@ -91,7 +91,7 @@ pub async fn breaks_the_lock_of_the_owner_named(case: Case) {
 /// A holder that does nothing but renew hears of it too.
 pub async fn a_broken_lock_is_lost_at_the_next_renewal(case: Case) {
     let client = case.client().await;
-    let lease = taken(&short(client.mutex("a"))).await;
+    let lease = taken(&renewed(client.mutex("a"))).await;
     let inspection = client.inspect("a").await.expect("a name");
     let id = inspection.lock().expect("held").owner_id();
     assert!(client.break_lock("a", &id).await.expect("a majority"));

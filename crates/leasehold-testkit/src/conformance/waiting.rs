@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Error, Moment, Wait};
 
-use super::{Case, pause, short, taken};
+use super::{Case, ending, pause, taken};
 
 /// `lock` waits until the holder gives back.
 pub async fn waits_for_its_turn(case: Case) {
@@ -60,7 +60,7 @@ pub async fn counts_its_attempts(case: Case) {
 /// A retry delay of zero is fine.
 pub async fn retries_without_delay(case: Case) {
     let client = case.client().await;
-    let lease = taken(&short(client.mutex("a")).with_options(|o| o.without_renewal())).await;
+    let lease = ending(client.mutex("a")).await;
     let mutex = client
         .mutex("a")
         .with_options(|o| o.retry_delay(Duration::ZERO).jitter_percent(100));
