@@ -13,13 +13,9 @@ use super::{client, forever, until};
 /// Far below the second for which the lock is reserved for one whose turn it is.
 const PROMPT: Duration = Duration::from_millis(300);
 
-/// In a store that is so new all tokens are the lowest that will do, whenever they are asked
-/// for: the order of tickets is that of coming only afterwards.
-const NEW: Duration = Duration::from_millis(150);
-
 /// Puppets that wait for a lock, in this order.
 fn line(store: &Store, length: usize) -> Vec<Puppet> {
-    std::thread::sleep(NEW);
+    store.until_in_order();
     let mut puppets: Vec<_> = (0..length).map(|_| Puppet::of(&store.url())).collect();
     for (before, puppet) in puppets.iter_mut().enumerate() {
         puppet.say_lock("a");
@@ -183,7 +179,7 @@ fn eight_processes_have_their_turns_about_equally() {
     let mut holder = Puppet::of(&store.url());
     holder.lock("a");
     let mut puppets: Vec<_> = (0..8).map(|_| Puppet::of(&store.url())).collect();
-    std::thread::sleep(NEW);
+    store.until_in_order();
     for puppet in &mut puppets {
         puppet.say(&format!("turns a {} {ROUNDS}", log.display()));
     }

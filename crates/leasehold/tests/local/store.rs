@@ -52,6 +52,13 @@ impl Store {
         connection
     }
 
+    /// In a new store, once it was opened, all tokens are the lowest that will do for a while,
+    /// whenever they are asked for. Only after that is the order of tickets that of coming.
+    pub fn until_in_order(&self) {
+        assert!(self.path.exists(), "not opened yet");
+        std::thread::sleep(Duration::from_millis(150));
+    }
+
     pub fn waiters(&self) -> i64 {
         let count = "SELECT count(*) FROM waiters";
         let count = self.sql().query_row(count, [], |row| row.get(0));
@@ -59,7 +66,7 @@ impl Store {
     }
 
     pub fn until_waiters(&self, count: i64) {
-        until("so many wait", || self.waiters() == count);
+        until(&format!("{count} wait"), || self.waiters() == count);
     }
 
     pub fn holders(&self, name: &str) -> Option<String> {

@@ -113,6 +113,7 @@ fn waiting_costs_next_to_nothing() {
 fn a_waiter_that_was_killed_does_not_keep_the_next_from_being_woken() {
     let store = Store::new();
     let (mut holder, mut next) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
+    store.until_in_order();
     let mut took = Vec::new();
     for _ in 0..5 {
         holder.lock("a");

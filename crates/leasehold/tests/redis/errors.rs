@@ -123,8 +123,21 @@ async fn a_user_without_permission_is_told_which() {
     }
     // What a user needs, and no more; SCRIPT LOAD is not among it.
     user(&[
-        "~*", "+eval", "+evalsha", "+info", "+time", "+get", "+mget", "+set", "+del", "+incr",
-        "+pexpire", "+pttl", "+select", "+client",
+        "~*",
+        "+eval",
+        "+evalsha",
+        "+info",
+        "+time",
+        "+get",
+        "+mget",
+        "+set",
+        "+setrange",
+        "+del",
+        "+incr",
+        "+pexpire",
+        "+pttl",
+        "+select",
+        "+client",
     ]);
     let client = connect().await.expect("enough");
     for _ in 0..2 {

@@ -28,11 +28,28 @@ local keep_ms = #ARGV[3] < 8 and FENCE_MS or string.format('%.0f', FENCE_MS + AR
 if known and #known == 16 and #ARGV[2] == 16 and known < ARGV[2] and FLOOR16 < ARGV[2]
   and not ARGV[4] and redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[3]) then
   if #ARGV[3] < 8 and string.sub(known, 1, 7) == string.sub(ARGV[2], 1, 7) then
-    redis.call('SET', KEYS[2], ARGV[2], 'KEEPTTL')
+    redis.call('SETRANGE', KEYS[2], '0', ARGV[2])
   else
     redis.call('SET', KEYS[2], ARGV[2], 'PX', keep_ms)
   end
   return ARGV[2]
+end
+
+-- Another has the lock, and it is not only reserved. So there is nobody to serve, and the dead are
+-- buried by those who wait.
+local fence, mark = string.match(known or '', '^(%d+)(%+?)$')
+if fence and #fence == 16 then
+  local found = redis.call('MGET', EPOCH_KEY, KEYS[1])
+  local holder = found[2]
+  if found[1] == EPOCH and holder and holder ~= ARGV[1] then
+    local from, last = string.find(holder, '^:%d+:', 41)
+    if mark == '' or not from or last == 58 and string.sub(holder, 42, 57) <= fence then
+      local time = redis.call('TIME')
+      local now = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
+      if fence < FLOOR16 then fence = FLOOR16 end
+      return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), holder}
+    end
+  end
 end
 
 -- PRELUDE
@@ -50,7 +67,7 @@ end
 if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
 if line then owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1]) end
-local fence = effective(known, now)
+fence = effective(known, now)
 -- Again, or handed over. Not by the floor, which may be the token of one for whom the lock was
 -- only reserved.
 if owner == ARGV[1] and fence == token and is_fence(known, ARGV[2]) then

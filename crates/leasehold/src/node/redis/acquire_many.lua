@@ -18,7 +18,7 @@ for i = 1, n do
   if known and #known == 16 and known < token and FLOOR16 < token
     and call('SET', keys[n + i], owner, 'NX', 'PX', ttl) then
     if sub(known, 1, 7) == sub(token, 1, 7) then
-      call('SET', keys[i], token, 'KEEPTTL')
+      call('SETRANGE', keys[i], '0', token)
     else
       call('SET', keys[i], token, 'PX', FENCE_MS)
     end

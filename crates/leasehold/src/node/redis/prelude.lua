@@ -56,10 +56,10 @@ end
 local function serve(lock_key, fence_key, owner, known, now, asking)
   local line, fence = of_line('line', fence_key), effective(known, now)
   local dead = redis.call('ZRANGEBYSCORE', of_line('seen', fence_key), '-inf',
-    '(' .. digits(now - DEAD), 'LIMIT', 0, 100)
+    '(' .. digits(now - DEAD), 'LIMIT', '0', '100')
   for _, one in ipairs(dead) do leave(fence_key, one) end
   while true do
-    local first = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
+    local first = redis.call('ZRANGE', line, '0', '0', 'WITHSCORES')
     local ticket = tonumber(first[2])
     first = first[1]
     if not first then

@@ -34,6 +34,24 @@ if held and not line then
   return token
 end
 
+-- Others wait, and it is the first of them who has the lock now; or another had it anyway, who does
+-- not only have it reserved, and this one, who waited too, leaves the line to the others there.
+if line and not ARGV[3] and #known == 17 then
+  if held and known == ARGV[2] .. '+' then
+-- HAND OVER
+    if hand_over(KEYS[1], KEYS[2], string.format('%.0f+', token + 1)) then return token end
+  elseif owner and not held and redis.call('GET', EPOCH_KEY) == EPOCH then
+    local from, last = string.find(owner, '^:%d+:', 41)
+    if not from or last == 58 and string.sub(owner, 42, 57) .. '+' <= known then
+      local name = string.sub(KEYS[2], 16)
+      redis.call('ZREM', 'leasehold:line' .. name, ARGV[1])
+      redis.call('ZREM', 'leasehold:seen' .. name, ARGV[1])
+      redis.call('HDEL', 'leasehold:bell' .. name, ARGV[1])
+      if redis.call('ZCARD', 'leasehold:line' .. name) > 0 then return -token end
+    end
+  end
+end
+
 -- PRELUDE
 -- Never raise the fence under a live holder.
 if owner and not held and not line then return -token end

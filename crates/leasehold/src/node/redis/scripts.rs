@@ -15,6 +15,11 @@ pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 const HELLO: &str = include_str!("hello.lua");
 /// Takes the place of the line `-- PRELUDE` in a script.
 const PRELUDE: &str = include_str!("prelude.lua");
+/// Takes the place of the line `-- HAND OVER`.
+const HAND_OVER: &str = include_str!("hand_over.lua");
+
+/// The scripts reckon with it in whole seconds.
+const _: () = assert!(DEAD_AFTER.subsec_nanos() == 0);
 
 /// A script with its hash.
 struct Text {
@@ -71,15 +76,17 @@ impl Scripts {
             // nearly three for the lock itself (10^7 ms; longer ones count on top).
             let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
             let body = body.replace("-- PRELUDE\n", PRELUDE);
+            let body = body.replace("-- HAND OVER\n", HAND_OVER);
             let code = format!(
                 "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
                  local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n\
-                 local DEAD, SETTLED, KEPT_MS = {}, {}, {}\n\
-                 local TURN_MS, HANDED_OVER_MS = {}, {}\n{body}",
+                 local DEAD, DEAD_S, SETTLED, KEPT_MS = {}, {}, {}, '{}'\n\
+                 local TURN_MS, HANDED_OVER_MS = '{}', '{}'\n{body}",
                 constants.skew_us(),
                 constants.retention_us(),
                 fence_ttl.as_millis(),
                 DEAD_AFTER.as_micros(),
+                DEAD_AFTER.as_secs(),
                 SETTLED.as_micros(),
                 (DEAD_AFTER * 3).as_millis(),
                 TURN.as_millis(),

@@ -6,8 +6,14 @@
 --   nil                 it was not held here
 local known = redis.call('MGET', KEYS[1], KEYS[2])
 if known[1] ~= ARGV[1] then return false end
+if not known[2] or string.byte(known[2], -1) ~= 43 then
+  redis.call('DEL', KEYS[1])
+  return ARGV[1]
+end
+
+-- HAND OVER
+if hand_over(KEYS[1], KEYS[2], known[2]) then return ARGV[1] end
 redis.call('DEL', KEYS[1])
-if not known[2] or string.byte(known[2], -1) ~= 43 then return ARGV[1] end
 
 -- PRELUDE
 serve(KEYS[1], KEYS[2], nil, known[2], clock(), '')

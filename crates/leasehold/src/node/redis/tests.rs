@@ -253,10 +253,11 @@ fn the_scripts_obey_the_rules() {
 fn bursts() -> impl Strategy<Value = Vec<(Vec<Step>, Step)>> {
     let step = |verb: Verb| {
         // Tokens have others between them: a release may raise the fence by one, or not.
-        (0..3u8, 1..6i64).prop_map(move |(owner, above_floor)| Step {
+        (0..3u8, 1..6i64, any::<bool>()).prop_map(move |(owner, above_floor, alone)| Step {
             verb,
             owner,
             above_floor: above_floor * 2,
+            alone,
             ..WARM
         })
     };
