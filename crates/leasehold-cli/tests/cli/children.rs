@@ -76,7 +76,7 @@ fn signals_reach_grandchildren() {
 #[test]
 fn it_is_stopped_after_at_most_for() {
     let place = Place::local();
-    let args = ["--at-most-for", "2s", "--ttl", "2s"];
+    let args = ["--at-most-for", "5s", "--ttl", "5s"];
     let ran = place
         .holding("a", &args, "sleep 62 & echo $! > inner; wait")
         .end();
@@ -85,7 +85,7 @@ fn it_is_stopped_after_at_most_for() {
     let inner = place.await_file("inner");
     until("what it started is gone", || !lives(&inner));
     // One that does not listen is killed when its grace is over.
-    let args = ["--at-most-for", "2s", "--grace", "200ms", "--ttl", "2s"];
+    let args = ["--at-most-for", "5s", "--grace", "200ms", "--ttl", "5s"];
     let ran = place
         .holding("b", &args, "trap '' TERM; while :; do sleep 0.01; done")
         .end();
@@ -187,10 +187,10 @@ fn arguments_of_any_bytes_arrive() {
 fn a_stopped_command_keeps_its_lease() {
     let place = Place::local();
     place.pipe("go");
-    let running = place.holding("a", &["--ttl", "2s"], "read x < go; echo done");
+    let running = place.holding("a", &["--ttl", "4s"], "read x < go; echo done");
     let pid = place.await_file("started.a");
     crate::kill("STOP", pid.trim());
-    std::thread::sleep(std::time::Duration::from_millis(5_000));
+    std::thread::sleep(std::time::Duration::from_secs(9));
     let ran = place.run(&["run", "a", "-n", "--", "true"]);
     assert_eq!(ran.code, 75, "{}", ran.err);
     crate::kill("CONT", pid.trim());

@@ -18,11 +18,11 @@ fn a_majority_lost_while_running() {
     let place = Place::redis(&servers);
     let flags = [
         "--ttl",
-        "3s",
+        "5s",
         "--grace",
         "1s",
         "--restart-guard",
-        "3s",
+        "5s",
         "--assume-fresh",
     ];
     let command = "trap 'echo told > told' TERM; echo $LEASEHOLD_TOKEN > token; @@ \
@@ -62,7 +62,7 @@ fn a_majority_lost_while_running() {
     assert!(token(&ran.out) > first, "{}", ran.out);
 }
 
-/// A holder that was stopped for three TTLs: when it goes on, its command is killed at once,
+/// A holder that was stopped for longer than its TTL: when it goes on, its command is killed at once,
 /// and the next holder had a larger token meanwhile.
 #[test]
 fn a_stopped_holder() {
@@ -70,11 +70,11 @@ fn a_stopped_holder() {
     for place in [Place::local(), Place::redis(&servers)] {
         let command =
             "echo $LEASEHOLD_TOKEN > token; trap '' TERM; @@ while :; do sleep 0.01; done";
-        let running = place.holding("a", &["--ttl", "1s"], command);
+        let running = place.holding("a", &["--ttl", "3s"], command);
         let pid = place.await_file("started.a");
         let first = token(&place.await_file("token"));
         running.signal("STOP");
-        std::thread::sleep(Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(5));
         let out = place.ok(&["run", "a", "-w", "30s", "-c", "echo $LEASEHOLD_TOKEN"]);
         assert!(token(&out) > first);
         running.signal("CONT");
@@ -110,10 +110,10 @@ fn a_broken_lock() {
 fn warned_only() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
-    let args = ["--ttl", "1s", "--on-lost", "warn"];
+    let args = ["--ttl", "3s", "--on-lost", "warn"];
     let running = place.holding("a", &args, "while [ ! -e go ]; do sleep 0.01; done; exit 5");
     servers[0].stop();
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(6));
     servers[0].resume();
     std::fs::write(place.file("go"), "").expect("written");
     let ran = running.end();
@@ -127,7 +127,7 @@ fn grandchildren_do_not_outlive_the_lease() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
     let command = "sh -c 'trap \"\" TERM; echo $$ > inner; while :; do sleep 0.01; done' & wait";
-    let running = place.holding("a", &["--ttl", "2s", "--grace", "500ms"], command);
+    let running = place.holding("a", &["--ttl", "4s", "--grace", "500ms"], command);
     let inner = place.await_file("inner");
     servers[0].stop();
     let ran = running.end();

@@ -222,7 +222,7 @@ fn ctrl_z_where_nobody_could_continue_it() {
 #[test]
 fn breaking_is_asked_about() {
     let place = Place::local();
-    let holder = place.holding("a", &["--ttl", "2s"], "exec sleep 60");
+    let holder = place.holding("a", &["--ttl", "4s"], "exec sleep 60");
     let page = place.ok(&["show", "a"]);
     let owner = page
         .lines()

@@ -1,13 +1,14 @@
--- The common case of `serve` of prelude.lua, at a third of its cost: `known` says that somebody
--- stands in line; nobody there is dead; and the first can be granted the lock, which the caller had
--- until now, and hears of it. Returns true if that was so. If not, nothing was done; or the first
--- did not hear of it, is gone from the line, and nobody has the lock.
+-- The common case of `serve` of prelude.lua, at less than half of its cost: `known` says that
+-- somebody stands in line; nobody there is dead; and the first can be granted the lock, which the
+-- caller had until now, and hears of it. Returns true if that was so. If not, nothing was done; or
+-- the first did not hear of it, is gone from the line, and nobody has the lock.
 --
--- Numbers of 16 digits compare as text. The fence of a line, 17 characters, is below a ticket only if
--- its number is.
+-- Numbers of 16 digits compare as text. A fence of 17 characters, with its '+', is below a ticket
+-- only if its number is.
 local function hand_over(lock_key, fence_key, known)
   local call, sub, name = redis.call, string.sub, string.sub(fence_key, 16)
-  local line, seen, bells = 'leasehold:line' .. name, 'leasehold:seen' .. name, 'leasehold:bell' .. name
+  local line, seen = 'leasehold:line' .. name, 'leasehold:seen' .. name
+  local bells = 'leasehold:bell' .. name
   local first = call('ZRANGE', line, '0', '0')[1]
   local entry = first and call('HGET', bells, first)
   if not entry or #known ~= 17 then return false end

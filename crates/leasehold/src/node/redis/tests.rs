@@ -104,7 +104,17 @@ fn call(step: Step, claim: Claim) -> (Call, mpsc::Receiver<Result<Vote, NodeErro
 
 /// An answer without what differs from clock to clock.
 fn relative(answer: Result<Vote, NodeError>, floor: u64) -> String {
-    let above = |fence: u64| fence.wrapping_sub(floor) as i64;
+    told(answer, |fence| fence.wrapping_sub(floor) as i64)
+}
+
+/// As well without what a release may do or not where all tokens are even: raise the fence by one.
+fn roughly(answer: Result<Vote, NodeError>, floor: u64) -> String {
+    told(answer, |fence| {
+        (fence.wrapping_sub(floor) as i64).div_euclid(2)
+    })
+}
+
+fn told(answer: Result<Vote, NodeError>, above: impl Fn(u64) -> i64) -> String {
     match answer.expect("both nodes work") {
         Vote::Held {
             holder,
@@ -247,6 +257,116 @@ fn the_scripts_obey_the_rules() {
         }
         pair.same_locks(2)
     });
+}
+
+const OWNERS: u8 = 8;
+
+/// A few claims of one name that stand in line and are handed the lock, again and again; and whether
+/// their releases are settled if they may be.
+fn lines() -> impl Strategy<Value = (bool, Vec<(Step, bool)>)> {
+    let verb = prop_oneof![
+        1 => Just(Verb::Acquire),
+        6 => Just(Verb::Wait),
+        1 => Just(Verb::Extend),
+        3 => Just(WARM.verb),
+    ];
+    let step = (verb, 0..OWNERS, any::<bool>()).prop_map(|(verb, owner, settled)| {
+        let step = Step {
+            verb,
+            owner,
+            above_floor: 2 + i64::from(owner) * 2,
+            ..WARM
+        };
+        (step, settled)
+    });
+    (any::<bool>(), prop::collection::vec(step, 1..60))
+}
+
+#[test]
+fn the_scripts_obey_the_rules_in_a_line() {
+    let pair = Pair::start();
+    pair.compare(300, &lines(), |(alone, steps)| {
+        let round = pair.round.get();
+        let (mut granted, mut over) = ([false; OWNERS as usize], [false; OWNERS as usize]);
+        for (index, &(step, settled)) in steps.iter().enumerate() {
+            let step = Step { alone, ..step };
+            let owner = usize::from(step.owner);
+            if over[owner] {
+                continue;
+            }
+            // Nothing of a claim comes after a release that was settled.
+            over[owner] = settled && granted[owner] && step.verb == WARM.verb;
+            let (call, answer) = call(step, claim(step, round, pair.floors.0));
+            pair.redis.submit(call.settled(over[owner]));
+            let theirs = roughly(answer.recv().expect("an answer"), pair.floors.0);
+            let ours = roughly(ask(&pair.memory, step, round, pair.floors.1), pair.floors.1);
+            granted[owner] = ours == format!("{:?}", Vote::Granted);
+            prop_assert_eq!(theirs, ours, "step {} of {:?}", index, steps);
+        }
+        pair.same_locks(1)
+    });
+}
+
+/// Whoever overtook it without standing in line, as one does that joins its lease here: a ticket
+/// that is not above the fence, or not above the floor, is granted nothing.
+#[test]
+fn a_ticket_that_was_overtaken_is_handed_nothing() {
+    let pair = Pair::start();
+    let (server, floor) = (&pair.server, pair.floors.0);
+    let step = |verb, above_floor| Step {
+        verb,
+        above_floor,
+        alone: true,
+        ..WARM
+    };
+    for (prefix, settled) in [(1, true), (2, false)] {
+        let ask = |step| ask(&*pair.redis, step, prefix, floor).expect("a vote");
+        let release = |above_floor| {
+            let step = step(WARM.verb, above_floor);
+            let (call, answer) = call(step, claim(step, prefix, floor));
+            pair.redis.submit(call.settled(settled));
+            let vote = answer.recv().expect("an answer").expect("a vote");
+            assert_eq!(vote, Vote::Released { held: true });
+        };
+        let (lock, fence) = (
+            format!("{prefix}-0"),
+            format!("leasehold:fence:{{{prefix}-0}}"),
+        );
+        assert_eq!(ask(step(Verb::Acquire, 2)), Vote::Granted);
+        let vote = ask(step(Verb::Wait, 4));
+        assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+        assert_eq!(server.command(&[b"DEL", lock.as_bytes()]), ":1\r\n");
+        assert_eq!(ask(step(Verb::Extend, 6)), Vote::Granted);
+        release(6);
+        assert_eq!(server.get(lock.as_bytes()), None, "handed to an old ticket");
+
+        // As after a restart from an old snapshot: all of it is from before the floor.
+        let set = |key: &str, value: &[u8]| {
+            assert_eq!(server.command(&[b"SET", key.as_bytes(), value]), "+OK\r\n");
+        };
+        let owner = |above_floor| {
+            let step = step(WARM.verb, above_floor);
+            claim(step, prefix, floor).owner().to_vec()
+        };
+        set(&lock, &owner(-90));
+        set(&fence, format!("{}+", floor - 90).as_bytes());
+        for (kind, command) in [("line", &b"ZADD"[..]), ("seen", b"ZADD"), ("bell", b"HSET")] {
+            let key = format!("leasehold:{kind}:{{{prefix}-0}}");
+            let score = match kind {
+                "line" => floor - 80,
+                _ => floor + 3_600_000_000,
+            };
+            let (score, waiter) = (score.to_string(), owner(-80));
+            let args: [&[u8]; 2] = match kind {
+                "bell" => [&waiter, b"0:"],
+                _ => [score.as_bytes(), &waiter],
+            };
+            let added = server.command(&[command, key.as_bytes(), args[0], args[1]]);
+            assert_eq!(added, ":1\r\n");
+        }
+        release(-90);
+        assert_eq!(server.get(lock.as_bytes()), None, "handed to an old ticket");
+    }
 }
 
 /// What becomes of the names before, and then one call for each of them.
