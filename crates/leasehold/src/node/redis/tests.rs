@@ -340,6 +340,19 @@ fn a_ticket_that_was_overtaken_is_handed_nothing() {
         release(6);
         assert_eq!(server.get(lock.as_bytes()), None, "handed to an old ticket");
 
+        // A release that raises the fence burns the next token.
+        if !settled {
+            assert_eq!(ask(step(Verb::Acquire, 8)), Vote::Granted);
+            let vote = ask(step(Verb::Wait, 9));
+            assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+            release(8);
+            assert_eq!(
+                server.get(lock.as_bytes()),
+                None,
+                "handed to a burnt ticket"
+            );
+        }
+
         // As after a restart from an old snapshot: all of it is from before the floor.
         let set = |key: &str, value: &[u8]| {
             assert_eq!(server.command(&[b"SET", key.as_bytes(), value]), "+OK\r\n");
