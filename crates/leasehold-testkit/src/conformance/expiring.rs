@@ -50,12 +50,13 @@ pub async fn says_that_it_was_lost_when_given_back_late(case: Case) {
 /// Never is it early.
 pub async fn signals_the_loss_before_the_deadline(case: Case) {
     let client = case.client().await;
-    let ttl = Duration::from_secs(3);
-    let mutex = client
-        .mutex("a")
-        .with_options(|o| o.ttl(ttl).node_timeout(ttl).without_renewal());
     let mut late = Vec::new();
-    for _ in 0..20 {
+    for i in 0..20 {
+        // Of no length that is in step with what keeps the machine busy.
+        let ttl = Duration::from_millis(3_000 + 137 * i);
+        let mutex = client
+            .mutex("a")
+            .with_options(|o| o.ttl(ttl).node_timeout(ttl).without_renewal());
         let lease = mutex.lock().await.expect("a lease");
         let deadline = lease.deadline();
         lease.lost().await;

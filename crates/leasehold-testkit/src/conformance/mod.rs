@@ -83,7 +83,10 @@ impl Case {
     }
 
     fn builder(&self) -> Builder {
-        self.deployment.builder().options(Self::options())
+        self.deployment
+            .builder()
+            .connect_timeout(Duration::from_secs(60))
+            .options(Self::options())
     }
 
     async fn client(&self) -> Client {
