@@ -1,9 +1,11 @@
 //! Nodes that are dead or silent.
 
-use std::time::{Duration, Instant};
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold::node::NodeError;
-use leasehold::{Error, Moment, Options, Story};
+use leasehold::{Error, Moment, Options, Story, TimeSource};
 use leasehold_testkit::RedisServer;
 
 use super::{LONG, builder, client, copies, patient, pause, until};
@@ -64,6 +66,38 @@ async fn three_of_five_silent_is_no_majority() {
     let lease = mutex.lock_timeout(Duration::from_secs(9)).await;
     lease.expect("healed").release().await;
     until("free", || copies(&servers, "a") == 0).await;
+}
+
+/// The timers of a process that gets the processor only now and then.
+struct Starved;
+
+impl TimeSource for Starved {
+    fn now(&self) -> Moment {
+        Moment::now()
+    }
+
+    fn unix_us(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.expect("after 1970").as_micros() as u64
+    }
+
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(tokio::time::sleep(duration + TIMEOUT))
+    }
+}
+
+/// Who is always late itself does not wait for a silent node for ever.
+#[tokio::test]
+async fn a_starved_client_gives_up_too() {
+    let mut servers = RedisServer::start_many(1);
+    let client = builder(&servers).time_source(Starved).connect().await;
+    let client = client.expect("it works");
+    servers[0].stop();
+    let mutex = client.mutex("a");
+    let attempt = tokio::time::timeout(LONG, mutex.try_lock()).await;
+    let error = attempt.expect("it hangs").expect_err("silent");
+    assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
+    servers[0].resume();
 }
 
 /// A request that timed out must not leave a lock behind.

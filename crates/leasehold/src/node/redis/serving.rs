@@ -32,6 +32,8 @@ struct Batch {
     units: Vec<Unit>,
     calls: usize,
     deadline: Moment,
+    /// It got its time again because this process was late itself.
+    excused: bool,
     replies: Sent,
 }
 
@@ -216,6 +218,7 @@ impl<'a> Serving<'a> {
             units,
             calls,
             deadline: now + timeout,
+            excused: false,
             replies,
         });
     }
@@ -290,16 +293,19 @@ impl<'a> Serving<'a> {
     /// Looks for an overdue answer when the timer, set for `due`, has fired.
     fn overdue(&mut self, due: Moment, now: Moment) -> Result<(), NodeError> {
         let mut late = self.batches.iter().filter(|batch| batch.deadline <= now);
+        let excused = late.clone().any(|batch| batch.excused);
         let unit = late.next().and_then(|batch| batch.units.first());
         let Some(job) = unit.and_then(|unit| unit.jobs().first()) else {
             return Ok(());
         };
         let after = job.call.timeout();
         // If the timer itself is late, this process was stopped or starved, and the
-        // replies may lie in its socket: they get their time again.
-        if now.saturating_duration_since(due) > after / 2 {
+        // replies may lie in its socket: they get their time again. But once: or a process that
+        // is always late would wait for a silent node for as long as it is.
+        if now.saturating_duration_since(due) > after / 2 && !excused {
             for batch in &mut self.batches {
                 batch.deadline = now + after;
+                batch.excused = true;
             }
             return Ok(());
         }
