@@ -2,11 +2,9 @@
 
 use std::process::ExitCode;
 
-use leasehold::node::{NodeError, Vote};
-use leasehold::{Error, Invalid, Refusal, Story};
+use leasehold::{Error, Invalid};
 
-use crate::talk::short;
-use crate::waiting::with_age;
+use crate::words;
 
 /// Wrong usage (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
@@ -18,6 +16,8 @@ pub(crate) const INTERNAL: u8 = 70;
 pub(crate) const HELD: u8 = 75;
 /// The lease was lost.
 pub(crate) const LOST: u8 = 79;
+/// The command was stopped at its time limit, as `timeout` reports it.
+pub(crate) const TIME_LIMIT: u8 = 124;
 /// There is nothing to break.
 pub(crate) const NOTHING: u8 = 1;
 /// As a shell: the command was found but cannot be run.
@@ -58,68 +58,8 @@ impl From<Error> for Failure {
             Error::Invalid(_) => USAGE,
             _ => INTERNAL,
         };
-        let text = match &error {
-            // What one node says is said already.
-            Error::Held(refusal) if refusal.nodes.len() == 1 => held(refusal),
-            Error::TimedOut { waited, refusal } if refusal.nodes.len() == 1 => {
-                format!("waited for {}: {}", short(*waited), held(refusal))
-            }
-            error => error.to_string(),
-        };
-        match next_step(&error) {
-            Some(step) => Self::new(code, format!("{text}\n{step}")),
-            None => Self::new(code, text),
-        }
+        Self::new(code, words::error(&error))
     }
-}
-
-fn held(refusal: &Refusal) -> String {
-    let by = match refusal.holder() {
-        Some(holder) => format!("is held by {}", with_age(holder)),
-        None => "is held by another".to_owned(),
-    };
-    let kept = refusal.holder().is_some_and(|holder| holder.kept);
-    let left = match refusal.remaining() {
-        Some(left) if kept => format!("; {} left", short(left)),
-        Some(left) => format!("; {} left unless renewed", short(left)),
-        None => "; it has no TTL".to_owned(),
-    };
-    format!("`{}` {by}{left}", refusal.name)
-}
-
-/// What can be done about nodes that do not vote. (Other errors of nodes say so themselves.)
-fn next_step(error: &Error) -> Option<&'static str> {
-    let Error::NoMajority(refusal) = error else {
-        return None;
-    };
-    let any = |so: fn(&Story) -> bool| refusal.nodes.iter().any(|report| so(&report.story));
-    if any(|story| matches!(story, Story::Voted(Vote::Quarantined { .. }))) {
-        return Some(
-            "next: wait until the nodes vote again, or give --assume-fresh if they have nothing to \
-             forget (their first start)",
-        );
-    }
-    let failed = refusal
-        .nodes
-        .iter()
-        .filter_map(|report| match &report.story {
-            Story::Failed(error) => Some(error),
-            _ => None,
-        });
-    next_step_after(&failed.collect::<Vec<_>>())
-}
-
-/// What can be done about nodes that failed so.
-pub(crate) fn next_step_after(failed: &[&NodeError]) -> Option<&'static str> {
-    use NodeError::{Disconnected, TimedOut, Unreachable};
-    let any = |so: fn(&NodeError) -> bool| failed.iter().any(|error| so(error));
-    if any(|error| matches!(error, Unreachable { .. } | Disconnected { .. })) {
-        return Some(
-            "next: check that the servers run, and the addresses and firewalls on the way",
-        );
-    }
-    any(|error| matches!(error, TimedOut { .. }))
-        .then_some("next: check whether the servers are stopped or overloaded")
 }
 
 impl From<std::io::Error> for Failure {

@@ -1,6 +1,5 @@
 //! Completions and manual pages, made of the definition of the command line.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Command, CommandFactory};
@@ -8,11 +7,13 @@ use clap_complete::Shell;
 
 use crate::args::Cli;
 use crate::exit::{Failure, Outcome};
+use crate::talk::print;
 
 pub(crate) fn completions(shell: Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
-    print(&script)
+    print(&script)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn man(of: Option<&str>) -> Outcome {
@@ -24,7 +25,8 @@ pub(crate) fn man(of: Option<&str>) -> Outcome {
     };
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
-    print(&page)
+    print(&page)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn page_of(all: &Command, name: &str) -> Result<Command, Failure> {
@@ -35,11 +37,4 @@ fn page_of(all: &Command, name: &str) -> Result<Command, Failure> {
             "there is no command `{name}`; see `leasehold help`"
         ))),
     }
-}
-
-fn print(text: &[u8]) -> Outcome {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text)?;
-    out.flush()?;
-    Ok(ExitCode::SUCCESS)
 }

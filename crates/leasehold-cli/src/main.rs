@@ -4,13 +4,17 @@ mod args;
 mod breaking;
 mod exit;
 mod generate;
+mod init;
+mod nested;
 mod nodes;
+mod outlet;
 mod run;
 mod script;
 mod show;
 mod signals;
 mod talk;
 mod waiting;
+mod words;
 
 use std::process::ExitCode;
 
@@ -21,14 +25,20 @@ use args::{Cli, Command};
 use exit::Outcome;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let args = args::expand_watch(std::env::args_os());
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors. If they cannot be printed, nobody reads them.
             let _ = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(exit::USAGE),
+                _ => {
+                    if args::is_for_eval(&args) {
+                        script::fail_eval(exit::USAGE);
+                    }
+                    ExitCode::from(exit::USAGE)
+                }
             };
         }
     };
@@ -38,7 +48,7 @@ fn main() -> ExitCode {
         }
         ExitCode::from(failure.code)
     });
-    talk::finish_writing();
+    outlet::finish_writing();
     code
 }
 
@@ -53,6 +63,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Show(args) => block_on(show::show(args)),
         Command::Ls(args) => block_on(show::ls(args)),
         Command::Break(args) => block_on(breaking::break_lock(args)),
+        Command::Init(args) => block_on(init::init(args)),
     }
 }
 

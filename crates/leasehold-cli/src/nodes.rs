@@ -1,44 +1,66 @@
 //! Which nodes to use: arguments, a file, the environment, or the embedded store.
 
+use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use leasehold::{Builder, Client, Options};
 
-use crate::args::Nodes;
+use crate::args::{Guard, Nodes};
 use crate::exit::Failure;
 use crate::talk::say;
 
 /// The variable that names the nodes.
-pub(crate) const VARIABLE: &str = "LEASEHOLD_NODES";
-/// Says to a `leasehold` inside of a command that the above was taken from it.
-pub(crate) const REMOVED: &str = "LEASEHOLD_NODES_REMOVED";
+const VARIABLE: &str = "LEASEHOLD_NODES";
+/// The variable that names a file of nodes.
+const FILE_VARIABLE: &str = "LEASEHOLD_NODES_FILE";
+/// Set for a command whose `leasehold run` has nodes that are not passed on to it.
+const HIDDEN: &str = "LEASEHOLD_NODES_HIDDEN";
+/// The library's default, at most the restart guard.
+const LOOKING_TTL: Duration = Duration::from_secs(10);
+
+/// The nodes that were chosen, with the options that all their clients must agree on.
+pub(crate) struct Deployment<'a> {
+    args: &'a Nodes,
+    urls: Vec<String>,
+    source: Source,
+}
+
+/// Where the nodes were named.
+enum Source {
+    Default,
+    Urls,
+    File(PathBuf),
+}
 
 impl Nodes {
+    /// A client that acquires nothing: to look, to release and to break. It needs no TTL, so no
+    /// restart guard is too short for it.
+    pub(crate) fn looking_client(&self) -> Result<Client, Failure> {
+        let options = Options::default();
+        match self.restart_guard {
+            Some(Guard::For(guard)) => self.client(options.ttl(guard.min(LOOKING_TTL))),
+            _ => self.client(options),
+        }
+    }
+
     /// A client of these nodes.
     pub(crate) fn client(&self, options: Options) -> Result<Client, Failure> {
-        let mut builder = self.builder()?.options(options);
-        if let Some(guard) = self.restart_guard {
-            builder = builder.restart_guard(guard);
-        }
-        if self.assume_fresh {
-            builder = builder.assume_fresh();
-        }
-        if let Some(path) = &self.tls_ca {
-            builder = builder.tls_root_certificate(read(path)?);
-        }
-        if let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) {
-            builder = builder.tls_client_certificate(read(certificate)?, read(key)?);
-        }
-        Ok(builder.prefix(&self.prefix).build()?)
+        self.resolve()?.client(options)
     }
 
-    fn builder(&self) -> Result<Builder, Failure> {
-        let urls = self.urls()?;
-        Ok(Client::builder().nodes(urls))
+    /// Finds out which nodes these are.
+    pub(crate) fn resolve(&self) -> Result<Deployment<'_>, Failure> {
+        let (source, urls) = self.urls()?;
+        Ok(Deployment {
+            args: self,
+            urls,
+            source,
+        })
     }
 
-    fn urls(&self) -> Result<Vec<String>, Failure> {
+    fn urls(&self) -> Result<(Source, Vec<String>), Failure> {
         if !self.node.is_empty() {
             if self.node.iter().any(|url| has_password(url)) {
                 say(format!(
@@ -46,37 +68,121 @@ impl Nodes {
                      the nodes into {VARIABLE} or a --nodes-file"
                 ));
             }
-            return Ok(self.node.clone());
+            return Ok((Source::Urls, self.node.clone()));
         }
         if let Some(path) = &self.nodes_file {
-            return from_file(path);
+            return Ok((Source::File(path.clone()), from_file(path)?));
         }
-        match std::env::var(VARIABLE) {
-            Ok(text) => {
-                let urls = text.split(',').map(str::trim);
-                let urls: Vec<_> = urls
-                    .filter(|url| !url.is_empty())
-                    .map(str::to_owned)
-                    .collect();
-                match urls.is_empty() {
-                    true => Err(Failure::usage(format!(
-                        "{VARIABLE} is set but names no node; unset it to use the embedded store"
-                    ))),
-                    false => Ok(urls),
-                }
-            }
-            // Another store than the one outside would exclude nobody.
-            Err(std::env::VarError::NotPresent) if std::env::var_os(REMOVED).is_some() => {
-                Err(Failure::usage(format!(
-                    "which nodes? A command that `leasehold run` started does not get {VARIABLE}; \
-                     give --nodes-file, or `--node local:` for the embedded store"
-                )))
-            }
-            Err(std::env::VarError::NotPresent) => Ok(vec!["local:".to_owned()]),
-            Err(std::env::VarError::NotUnicode(_)) => {
+        let file = std::env::var_os(FILE_VARIABLE).map(PathBuf::from);
+        match (std::env::var(VARIABLE), file) {
+            (Err(std::env::VarError::NotUnicode(_)), _) => {
                 Err(Failure::usage(format!("{VARIABLE} is not valid UTF-8")))
             }
+            (Ok(_), Some(_)) => Err(Failure::usage(format!(
+                "{VARIABLE} and {FILE_VARIABLE} are both set; unset one of them"
+            ))),
+            (Ok(text), None) => Ok((Source::Urls, from_variable(&text)?)),
+            (Err(_), Some(path)) => {
+                let urls = from_file(&path)?;
+                Ok((Source::File(path), urls))
+            }
+            // The embedded store would exclude nobody who uses the nodes of the outer command.
+            (Err(_), None) if std::env::var_os(HIDDEN).is_some() => Err(Failure::usage(
+                "the nodes of the enclosing `leasehold run` contain a password (or a comma) and are \
+                 not passed on to its command\nnext: put them into a file that only you can read, and give \
+                 --nodes-file to the outer `leasehold`, which passes it on, or here (`--node \
+                 local:` is the embedded store)",
+            )),
+            (Err(_), None) => Ok((Source::Default, vec!["local:".to_owned()])),
         }
+    }
+}
+
+impl Deployment<'_> {
+    /// A client of these nodes.
+    pub(crate) fn client(&self, options: Options) -> Result<Client, Failure> {
+        Ok(self.builder()?.options(options).build()?)
+    }
+
+    /// The description of a client of these nodes.
+    pub(crate) fn builder(&self) -> Result<Builder, Failure> {
+        let args = self.args;
+        let mut builder = Client::builder().nodes(&self.urls);
+        match args.restart_guard {
+            None => {}
+            Some(Guard::Off) => builder = builder.without_restart_guard(),
+            Some(Guard::For(guard)) => builder = builder.restart_guard(guard),
+        }
+        if args.assume_fresh {
+            builder = builder.assume_fresh();
+        }
+        if let Some(path) = &args.tls_ca {
+            builder = builder.tls_root_certificate(read(path)?);
+        }
+        if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
+            builder = builder.tls_client_certificate(read(certificate)?, read(key)?);
+        }
+        Ok(builder.prefix(&args.prefix))
+    }
+
+    /// The environment in which another `leasehold` uses the same nodes in the same way: the
+    /// variables to set, and those to remove. It contains no password. (`--assume-fresh` is not
+    /// part of it: that was true when this process started, and need not be later.)
+    pub(crate) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
+        let (mut urls, mut file, mut hidden) = (None, None, None);
+        match &self.source {
+            Source::Default => {}
+            Source::File(path) => file = Some(absolute(path)),
+            Source::Urls if self.urls.iter().any(|url| is_private(url)) => {
+                hidden = Some("1".into());
+            }
+            Source::Urls => urls = Some(self.urls.join(",").into()),
+        }
+        let args = self.args;
+        let path = |path: &Option<PathBuf>| path.as_deref().map(absolute);
+        let guard = args.restart_guard.map(|guard| match guard {
+            Guard::Off => "off".to_owned(),
+            Guard::For(guard) => humantime::format_duration(guard).to_string(),
+        });
+        vec![
+            (VARIABLE, urls),
+            (FILE_VARIABLE, file),
+            (HIDDEN, hidden),
+            (
+                "LEASEHOLD_PREFIX",
+                (!args.prefix.is_empty()).then(|| args.prefix.clone().into()),
+            ),
+            ("LEASEHOLD_RESTART_GUARD", guard.map(OsString::from)),
+            ("LEASEHOLD_TLS_CA", path(&args.tls_ca)),
+            ("LEASEHOLD_TLS_CERT", path(&args.tls_cert)),
+            ("LEASEHOLD_TLS_KEY", path(&args.tls_key)),
+        ]
+    }
+}
+
+/// The command may change its directory.
+fn absolute(path: &Path) -> OsString {
+    let absolute = std::path::absolute(path);
+    absolute.unwrap_or_else(|_| path.to_owned()).into()
+}
+
+/// Whether a URL cannot be put into [`VARIABLE`] for the command: it contains a password, or a
+/// comma, which separates URLs there.
+fn is_private(url: &str) -> bool {
+    has_password(url) || url.contains(',')
+}
+
+fn from_variable(text: &str) -> Result<Vec<String>, Failure> {
+    let urls = text.split(',').map(str::trim);
+    let urls: Vec<_> = urls
+        .filter(|url| !url.is_empty())
+        .map(str::to_owned)
+        .collect();
+    match urls.is_empty() {
+        true => Err(Failure::usage(format!(
+            "{VARIABLE} is set but names no node; unset it to use the embedded store"
+        ))),
+        false => Ok(urls),
     }
 }
 

@@ -1,19 +1,20 @@
 //! Locks for scripts: taken by one process, given back by another.
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Detached, Options, Released};
+use leasehold::{Detached, Error, LockState, Moment, Name, Options, Released};
 use serde::Serialize;
 
-use crate::args::{Acquire, Extend, LeaseFormat, Release};
-use crate::exit::{Failure, LOST, Outcome};
-use crate::signals::Signals;
-use crate::talk::{Reporter, millis, unix_ms};
-use crate::waiting::{break_off, take};
+use crate::args::{Acquire, Extend, LeaseFormat, Owned, Release};
+use crate::exit::{Failure, INTERNAL, LOST, Outcome};
+use crate::nested::Enclosing;
+use crate::signals::Listening;
+use crate::talk::{self, Reader, Reporter, millis, unix_ms};
+use crate::waiting::{Taken, Wanted, break_off, enclosed};
+use crate::words;
 
 /// A lease as it is printed.
 #[derive(Serialize)]
@@ -27,60 +28,141 @@ struct Printed<'a> {
 
 pub(crate) async fn acquire(args: Acquire) -> Outcome {
     let reporter = Reporter::new(&args.talk, args.name.to_string_lossy().into_owned());
-    let options = args.waiting.options(Options::default().ttl(args.ttl));
-    let options = options.detached().without_renewal();
-    let client = args.nodes.client(options)?;
-    let mut signals = Signals::forwarded()?;
-    let lock = client.mutex(args.name.as_bytes());
-    let taken = take(&client, lock, &args.waiting, &reporter, &mut signals).await;
-    let lease = match taken {
-        Ok(lease) => lease,
+    match take_and_print(&args, &reporter).await {
+        Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
             reporter.fail(&failure);
             if args.output == LeaseFormat::Export {
-                // `eval` of nothing succeeds; of this it does not.
-                println!("(exit {})", failure.code);
+                fail_eval(failure.code);
             }
-            return Ok(ExitCode::from(failure.code));
+            Ok(ExitCode::from(failure.code))
         }
+    }
+}
+
+/// Prints a line that fails in `eval`: `eval` of nothing succeeds. If stdout is closed, `eval` has
+/// no result anyway.
+pub(crate) fn fail_eval(code: u8) {
+    let _ = talk::print(format!("(exit {code})\n").as_bytes());
+}
+
+async fn take_and_print(args: &Acquire, reporter: &Reporter) -> Result<(), Failure> {
+    if args.output == LeaseFormat::Export && args.waiting.conflict_exit_code == 0 {
+        return Err(Failure::usage(
+            "-E 0 cannot be used with the output for `eval`: a script would go on without the lock \
+             as if it had acquired it; use another code, or -o json",
+        ));
+    }
+    let options = args.waiting.options(Options::default().ttl(args.ttl));
+    let options = options.detached().without_renewal();
+    let wanted = Wanted {
+        name: &args.name,
+        nodes: &args.nodes.resolve()?,
+        options,
+        waiting: &args.waiting,
+        enclosing: Enclosing::runs(),
+        reporter,
+        started: Moment::now(),
     };
+    let (client, lease) = match wanted.take(&mut Listening::start()?).await? {
+        Taken::Lease(client, lease) => (client, lease),
+        Taken::Enclosed(token) => return Err(enclosed(reporter.name(), token)),
+    };
+    let waited = Moment::now().saturating_duration_since(wanted.started);
+    reporter.acquired(&lease, waited);
     let remaining = lease.remaining();
     let lease = lease.detach().await?;
-    let printed = print(&args.name, &lease, args.ttl, remaining, args.output);
-    if let Err(failure) = printed {
-        // Nobody knows the owner, so nobody could give it back.
+    let printed = match print(&args.name, &lease, args.ttl, remaining, args.output) {
+        Ok(Reader::HasLeft) => Err(Failure::new(
+            INTERNAL,
+            "the output was closed before the owner was printed; the lock was released",
+        )),
+        printed => printed,
+    };
+    if printed.is_err() {
+        // The owner is not known to anyone who could release it.
         let _ = lease.release().await;
-        break_off(&client).await;
-        return Err(failure);
     }
     break_off(&client).await;
-    Ok(ExitCode::SUCCESS)
+    printed.map(|_| ())
 }
 
 pub(crate) async fn extend(args: Extend) -> Outcome {
+    extend_and_print(&args).await.inspect_err(|failure| {
+        if args.output == LeaseFormat::Export {
+            fail_eval(failure.code);
+        }
+    })
+}
+
+async fn extend_and_print(args: &Extend) -> Outcome {
+    args.owned.check()?;
     let client = args.nodes.client(Options::default().ttl(args.ttl))?;
     let lease = client
         .mutex(args.owned.name.as_bytes())
         .detached(&args.owned.owner)?;
-    let remaining = lease.extend().await?;
+    let remaining = match lease.extend().await {
+        Err(Error::Lost { name, token, .. }) => {
+            let now = client.inspect(args.owned.name.as_bytes()).await?;
+            return Err(not_owned(&name, token, now.state()));
+        }
+        extended => extended?,
+    };
     print(&args.owned.name, &lease, args.ttl, remaining, args.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn release(args: Release) -> Outcome {
-    let client = args.nodes.client(Options::default())?;
+    args.owned.check()?;
+    let client = args.nodes.looking_client()?;
     let lease = client
         .mutex(args.owned.name.as_bytes())
         .detached(&args.owned.owner)?;
     let (name, token) = (lease.name().clone(), lease.token());
     let released = lease.release().await;
+    let failure = match released {
+        Ok(Released::Released) => None,
+        Ok(Released::WasLost) => {
+            let now = client.inspect(args.owned.name.as_bytes()).await?;
+            Some(not_owned(&name, token, now.state()))
+        }
+        Err(error) => Some(error.into()),
+    };
     break_off(&client).await;
-    match released? {
-        Released::Released => Ok(ExitCode::SUCCESS),
-        Released::WasLost => Err(Failure::new(
-            LOST,
-            format!("the lease on `{name}` (token {token}) was over before it was given back"),
-        )),
+    failure.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Why there was nothing to extend or release: whose the lock is by now, if that is known.
+fn not_owned(name: &Name, token: u64, now: LockState<'_>) -> Failure {
+    let text = match now {
+        LockState::Held(lock) => format!(
+            "not the owner of `{name}`: it is held by {} (owner {}); the lease with token {token} \
+             has ended, or is of another lock",
+            words::holder_of(lock),
+            lock.owner_id()
+        ),
+        LockState::NotHeld => format!(
+            "`{name}` is not held: the lease with token {token} expired, was released or was \
+             broken before"
+        ),
+        _ => format!("the lease on `{name}` with token {token} has ended before"),
+    };
+    Failure::new(LOST, text)
+}
+
+impl Owned {
+    /// The owner in the environment is of the lock in the environment.
+    fn check(&self) -> Result<(), Failure> {
+        let of = std::env::var_os("LEASEHOLD_NAME");
+        let given = std::env::var("LEASEHOLD_OWNER").is_ok_and(|owner| owner == self.owner);
+        match of.filter(|of| given && *of != self.name) {
+            None => Ok(()),
+            Some(of) => Err(Failure::usage(format!(
+                "LEASEHOLD_OWNER is the owner of `{}` (LEASEHOLD_NAME), not of `{}`; give --owner",
+                of.to_string_lossy(),
+                self.name.to_string_lossy()
+            ))),
+        }
     }
 }
 
@@ -90,7 +172,7 @@ fn print(
     ttl: Duration,
     remaining: Duration,
     format: LeaseFormat,
-) -> Result<(), Failure> {
+) -> Result<Reader, Failure> {
     let printed = Printed {
         name: name.to_string_lossy().into_owned(),
         owner: lease.owner(),
@@ -109,6 +191,7 @@ fn print(
                 ("OWNER", printed.owner.as_bytes()),
                 ("TOKEN", printed.token.to_string().as_bytes()),
                 ("DEADLINE_MS", printed.deadline_ms.to_string().as_bytes()),
+                ("TTL", format!("{}ms", printed.ttl_ms).as_bytes()),
             ] {
                 if !text.is_empty() {
                     text.push(b'\n');
@@ -119,9 +202,7 @@ fn print(
         }
     }
     text.push(b'\n');
-    let mut out = std::io::stdout().lock();
-    out.write_all(&text)?;
-    Ok(out.flush()?)
+    Ok(talk::print(&text)?)
 }
 
 /// For a shell: in single quotes, in which nothing but a single quote means anything.

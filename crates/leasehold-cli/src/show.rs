@@ -1,24 +1,28 @@
 //! `show` and `ls`: who holds what.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use comfy_table::{Table, presets};
-use leasehold::{Client, Inspection, Name, Options, Sighting};
+use leasehold::node::NodeError;
+use leasehold::{Client, Inspection, Listing, LockState, Sighting};
 use serde::Serialize;
 use wildmatch::WildMatch;
 
-use crate::args::{Format, Ls, Printing, Show};
+use crate::args::{Format, ListFormat, Ls, Show, Watching};
 use crate::exit::{Failure, Outcome, UNAVAILABLE};
-use crate::talk::{HolderJson, millis, short};
+use crate::talk::{HolderJson, Reader, millis, print, say, short};
+use crate::words;
 
 /// One lock, for machines.
 #[derive(Serialize)]
 struct LockJson {
     name: String,
-    held: bool,
+    /// `None`: not enough nodes answer to tell.
+    held: Option<bool>,
+    state: &'static str,
     owner: Option<String>,
     holder: Option<HolderJson>,
     remaining_ms: Option<u64>,
@@ -39,94 +43,129 @@ struct NodeJson {
 }
 
 pub(crate) async fn show(args: Show) -> Outcome {
-    let client = args.nodes.client(Options::default())?;
-    repeat(&args.printing, async || {
+    let client = args.nodes.looking_client()?;
+    repeat(&args.watching, args.output == Format::Json, async || {
         let inspection = client.inspect(args.name.as_bytes()).await?;
-        let conclusive = inspection.is_conclusive();
-        let text = match args.printing.output {
+        let text = match args.output {
             Format::Json => json(&lock_json(&inspection))?,
             format => page(&inspection, format),
         };
-        Ok((text, conclusive))
+        Ok((text, inspection.is_conclusive()))
     })
     .await
 }
 
 pub(crate) async fn ls(args: Ls) -> Outcome {
-    let client = args.nodes.client(Options::default())?;
+    let client = args.nodes.looking_client()?;
     let pattern = WildMatch::new(&args.pattern);
-    repeat(&args.printing, async || {
-        let held = listed(&client, &args.nodes.prefix, &pattern).await?;
-        let text = match args.printing.output {
-            Format::Json => json(&held.iter().map(lock_json).collect::<Vec<_>>())?,
-            format => table(&held, format),
-        };
-        Ok((text, true))
-    })
+    repeat(
+        &args.watching,
+        args.output == ListFormat::Json,
+        async || {
+            let Listing { locks, missing, .. } = listed(&client, &pattern).await?;
+            for (node, error) in missing {
+                let error = words::node_error(&error);
+                say(format!("warning: {node} did not answer ({error})"));
+            }
+            let names = || locks.iter().map(|lock| format!("{}\n", lock.name));
+            let text = match args.output {
+                ListFormat::Json => json(&locks.iter().map(lock_json).collect::<Vec<_>>())?,
+                ListFormat::Name => names().collect(),
+                ListFormat::Wide => table(&locks, true, !args.no_headers),
+                ListFormat::Table => table(&locks, false, !args.no_headers),
+            };
+            Ok((text, true))
+        },
+    )
     .await
 }
 
 /// Names are listed, and matched, as they would be given: without the prefix.
-async fn listed(
-    client: &Client,
-    prefix: &str,
-    pattern: &WildMatch,
-) -> Result<Vec<Inspection>, Failure> {
+async fn listed(client: &Client, pattern: &WildMatch) -> Result<Listing, Failure> {
     let mut all = client.inspect_all().await?;
-    all.retain_mut(|one| {
-        let name = one.name.as_bytes().strip_prefix(prefix.as_bytes());
-        let name = name.and_then(|name| Name::new(name).ok());
-        let wanted = name.filter(|name| pattern.matches(&name.to_string()));
-        wanted.map(|name| one.name = name).is_some()
-    });
+    all.locks
+        .retain(|one| pattern.matches(&one.name.to_string()));
     Ok(all)
 }
 
-/// Prints once, or again and again.
+/// Prints once, or at an interval while the output is read.
 async fn repeat(
-    printing: &Printing,
+    watching: &Watching,
+    for_machines: bool,
     look: impl AsyncFn() -> Result<(String, bool), Failure>,
 ) -> Outcome {
     loop {
         let (text, conclusive) = look().await?;
-        let mut out = std::io::stdout().lock();
-        if printing.watch.is_some() && out.is_terminal() && printing.output != Format::Json {
+        let mut page = String::new();
+        if watching.watch.is_some() && std::io::stdout().is_terminal() && !for_machines {
             // From the top, on an empty screen.
-            write!(out, "\x1b[H\x1b[2J")?;
+            page += "\x1b[H\x1b[2J";
         }
         for line in text.lines() {
-            writeln!(out, "{}", line.trim_end())?;
+            page += line.trim_end();
+            page.push('\n');
         }
-        out.flush()?;
-        drop(out);
-        match printing.watch {
-            Some(pause) => tokio::time::sleep(pause.max(Duration::from_millis(10))).await,
-            None if conclusive => return Ok(ExitCode::SUCCESS),
-            None => return Ok(ExitCode::from(UNAVAILABLE)),
+        let code = match conclusive {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(UNAVAILABLE),
+        };
+        match (print(page.as_bytes())?, watching.watch) {
+            (Reader::Reads, Some(pause)) => {
+                tokio::time::sleep(pause.max(Duration::from_millis(10))).await;
+            }
+            _ => return Ok(code),
         }
     }
 }
 
-fn table(held: &[Inspection], format: Format) -> String {
-    if held.is_empty() {
+/// In one word.
+fn state(inspection: &Inspection) -> &'static str {
+    match inspection.state() {
+        LockState::Held(lock) if lock.holder.kept => "kept",
+        LockState::Held(_) => "held",
+        LockState::NotHeld if inspection.sightings().next().is_some() => "split",
+        LockState::NotHeld => "free",
+        _ => "unknown",
+    }
+}
+
+/// In a sentence.
+fn state_text(inspection: &Inspection) -> String {
+    match state(inspection) {
+        "kept" => "kept: released, and not free before its --at-least-for is over".to_owned(),
+        "split" => "not held: no owner has a majority of the nodes".to_owned(),
+        "unknown" => {
+            let missing: Vec<_> = inspection.missing().map(|(node, _)| node).collect();
+            let missing = missing.join(", ");
+            format!("unknown: not enough nodes answer (missing: {missing})")
+        }
+        state => state.to_owned(),
+    }
+}
+
+fn table(held: &[Inspection], wide: bool, with_header: bool) -> String {
+    if held.is_empty() && with_header {
         return "no locks are held".to_owned();
     }
     let mut table = plain_table();
-    let mut header = vec!["NAME", "HOLDER", "SINCE", "LEFT"];
-    if format == Format::Wide {
+    let mut header = vec!["NAME", "STATE", "HOLDER", "SINCE", "LEFT"];
+    if wide {
         header.extend(["TOKEN", "OWNER", "WAITERS", "VOTES"]);
     }
-    table.set_header(header);
+    if with_header {
+        table.set_header(header);
+    }
     for inspection in held {
         let lock = inspection.lock().or_else(|| inspection.sightings().next());
         let Some(lock) = lock else { continue };
         let mut row = vec![
             inspection.name.to_string(),
+            state(inspection).to_owned(),
             holder(lock),
             since(lock),
             left(lock),
         ];
-        if format == Format::Wide {
+        if wide {
             row.extend([
                 lock.holder
                     .token
@@ -146,14 +185,7 @@ fn page(inspection: &Inspection, format: Format) -> String {
     let mut table = plain_table();
     table.add_row(vec!["name", &inspection.name.to_string()]);
     let lock = inspection.lock();
-    let state = match lock {
-        Some(lock) if lock.holder.kept => "kept taken (--at-least-for) after it was given back",
-        Some(_) => "held",
-        None if !inspection.is_conclusive() => "unknown: not enough nodes answer",
-        None if inspection.sightings().next().is_some() => "contended: nobody has a majority",
-        None => "free",
-    };
-    table.add_row(vec!["state", state]);
+    table.add_row(vec!["state", &state_text(inspection)]);
     if let Some(lock) = lock {
         table.add_row(vec!["holder", &holder(lock)]);
         table.add_row(vec!["since", &since(lock)]);
@@ -178,7 +210,7 @@ fn page(inspection: &Inspection, format: Format) -> String {
     table.to_string()
 }
 
-fn node_text(seen: &Result<Option<Sighting>, leasehold::node::NodeError>) -> String {
+fn node_text(seen: &Result<Option<Sighting>, NodeError>) -> String {
     match seen {
         Ok(None) => "free".to_owned(),
         Ok(Some(lock)) => {
@@ -191,7 +223,7 @@ fn node_text(seen: &Result<Option<Sighting>, leasehold::node::NodeError>) -> Str
                 left(lock)
             )
         }
-        Err(error) => error.to_string(),
+        Err(error) => words::node_error(error),
     }
 }
 
@@ -206,16 +238,15 @@ fn holder(lock: &Sighting) -> String {
         return "another program".to_owned();
     };
     match &lock.holder.label {
-        Some(label) => format!("pid {pid} on {host} ({label})"),
-        None => format!("pid {pid} on {host}"),
+        Some(label) => format!("{host} pid {pid} ({label})"),
+        None => format!("{host} pid {pid}"),
     }
 }
 
 fn since(lock: &Sighting) -> String {
-    let Some(since) = lock.holder.since() else {
+    let Some(since) = lock.since() else {
         return "-".to_owned();
     };
-    // A little ahead, if the token is.
     let age = since.elapsed().unwrap_or_default();
     let time = humantime::format_rfc3339_seconds(since);
     format!("{time} ({} ago)", short(age))
@@ -235,9 +266,10 @@ fn lock_json(inspection: &Inspection) -> LockJson {
     let lock = inspection.lock();
     LockJson {
         name: inspection.name.to_string(),
-        held: lock.is_some(),
+        held: inspection.is_conclusive().then_some(lock.is_some()),
+        state: state(inspection),
         owner: lock.map(Sighting::owner_id),
-        holder: lock.map(|lock| HolderJson::from(&lock.holder)),
+        holder: lock.map(HolderJson::of),
         remaining_ms: lock.and_then(|lock| lock.remaining).map(millis),
         waiters: lock.and_then(|lock| lock.waiters),
         votes: lock.map_or(0, |lock| votes(inspection, lock)),
@@ -246,16 +278,14 @@ fn lock_json(inspection: &Inspection) -> LockJson {
     }
 }
 
-fn node_json(
-    (node, seen): &(String, Result<Option<Sighting>, leasehold::node::NodeError>),
-) -> NodeJson {
+fn node_json((node, seen): &(String, Result<Option<Sighting>, NodeError>)) -> NodeJson {
     let lock = seen.as_ref().ok().and_then(Option::as_ref);
     NodeJson {
         node: node.clone(),
         owner: lock.map(Sighting::owner_id),
         remaining_ms: lock.and_then(|lock| lock.remaining).map(millis),
         fence: lock.and_then(|lock| lock.fence),
-        error: seen.as_ref().err().map(ToString::to_string),
+        error: seen.as_ref().err().map(words::node_error),
     }
 }
 

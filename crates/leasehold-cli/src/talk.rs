@@ -1,16 +1,17 @@
-//! What is said on stderr: lines for people, or events for machines.
+//! What is printed about a lock: lines for people on stderr, or events for machines.
 
 use std::io::{IsTerminal, Write};
-use std::sync::OnceLock;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
-use leasehold::Holder;
+use leasehold::node::Vote;
+use leasehold::{Holder, Lease, NodeReport, Sighting, Story};
 use serde::Serialize;
 
 use crate::args::Talk;
 use crate::exit::Failure;
+use crate::outlet::{write, write_event};
+use crate::words;
 
 /// Prints for people on stderr, in colour if that is a terminal that wants it.
 pub(crate) fn say(text: impl AsRef<str>) {
@@ -34,60 +35,22 @@ fn say_line(text: &str) {
     });
 }
 
-/// What is still to be written may be so much; the rest is dropped.
-const MAX_LINES: usize = 1000;
-/// How long the last lines may take.
-const LAST_LINES: Duration = Duration::from_secs(1);
-
-/// The thread that writes, while a lease is held: stderr may be a pipe that nobody reads, and
-/// neither the lease nor the command may wait for that.
-static WRITER: OnceLock<SyncSender<Message>> = OnceLock::new();
-
-enum Message {
-    Line(String),
-    End(SyncSender<()>),
+/// What became of the standard output.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reader {
+    Reads,
+    /// The reader has closed the pipe: it has what it wanted.
+    HasLeft,
 }
 
-/// From now on, nobody waits for what is written.
-pub(crate) fn write_in_background() {
-    WRITER.get_or_init(|| {
-        let (sender, receiver) = sync_channel(MAX_LINES);
-        // Without the thread, what is said is lost.
-        let _ = std::thread::Builder::new().spawn(move || {
-            for message in receiver {
-                match message {
-                    Message::Line(line) => write_now(&line),
-                    Message::End(done) => drop(done),
-                }
-            }
-        });
-        sender
-    });
-}
-
-/// Waits for the last lines, but not for ever.
-pub(crate) fn finish_writing() {
-    let (done, wait) = sync_channel(0);
-    if let Some(writer) = WRITER.get()
-        && writer.try_send(Message::End(done)).is_ok()
-    {
-        // Ends when `done` is dropped.
-        let _ = wait.recv_timeout(LAST_LINES);
+/// Prints to the standard output. A closed pipe is no error.
+pub(crate) fn print(text: &[u8]) -> std::io::Result<Reader> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Ok(()) => Ok(Reader::Reads),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reader::HasLeft),
+        Err(error) => Err(error),
     }
-}
-
-fn write(line: String) {
-    match WRITER.get() {
-        None => write_now(&line),
-        Some(writer) => {
-            let _ = writer.try_send(Message::Line(line));
-        }
-    }
-}
-
-fn write_now(line: &str) {
-    // If stderr is closed, nobody listens.
-    let _ = writeln!(anstream::stderr().lock(), "{line}");
 }
 
 /// Something that happened, for machines.
@@ -100,6 +63,15 @@ pub(crate) enum Event<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         before: Option<u32>,
         waited_ms: u64,
+        /// During an outage: what is wrong with each node.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        nodes: &'a [NodeJson],
+    },
+    /// The wait started again after this process was stopped.
+    Resumed,
+    /// The command replaces this process, under the lease of an enclosing `leasehold run`.
+    Inherited {
+        token: u64,
     },
     Acquired {
         token: u64,
@@ -116,8 +88,15 @@ pub(crate) enum Event<'a> {
         why: &'a str,
         signal: &'a str,
     },
+    /// The lease was lost, or will be and the command is being stopped for that.
     Lost {
         why: &'a str,
+        /// Who holds the lock now, if the nodes say so.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        holder: Option<HolderJson>,
+        /// What is wrong with each node, if that is the cause.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        nodes: &'a [NodeJson],
     },
     Exited {
         code: Option<i32>,
@@ -141,6 +120,51 @@ struct Line<'a> {
     event: Event<'a>,
 }
 
+/// What is wrong with a node, for machines.
+#[derive(Clone, PartialEq, Serialize)]
+pub(crate) struct NodeJson {
+    node: String,
+    error: String,
+}
+
+impl NodeJson {
+    /// What is wrong with each node that failed or does not vote; or that no answer has come, if
+    /// that is all there is.
+    pub(crate) fn failing(reports: &[NodeReport]) -> Vec<Self> {
+        let select = |wanted: fn(&Story) -> bool| -> Vec<Self> {
+            let reports = reports.iter().filter(|report| wanted(&report.story));
+            reports
+                .map(|report| Self {
+                    node: report.node.clone(),
+                    error: words::story(&report.story),
+                })
+                .collect()
+        };
+        let failing = select(|story| {
+            matches!(
+                story,
+                Story::Failed(_) | Story::Voted(Vote::Quarantined { .. })
+            )
+        });
+        match failing.is_empty() {
+            true => select(|story| *story == Story::Pending),
+            false => failing,
+        }
+    }
+
+    /// All of them for people, at the end of a message; nothing if there are none.
+    pub(crate) fn list(nodes: &[Self]) -> String {
+        let text = |node: &Self| format!("{}: {}", node.node, node.error);
+        match nodes {
+            [] => String::new(),
+            nodes => format!(
+                " ({})",
+                nodes.iter().map(text).collect::<Vec<_>>().join("; ")
+            ),
+        }
+    }
+}
+
 /// Who holds a lock, for machines.
 #[derive(Serialize)]
 pub(crate) struct HolderJson {
@@ -151,6 +175,16 @@ pub(crate) struct HolderJson {
     since_ms: Option<u64>,
     /// Given back, and kept taken by `--at-least-for`.
     kept: bool,
+}
+
+impl HolderJson {
+    /// The holder of a lock that was inspected.
+    pub(crate) fn of(lock: &Sighting) -> Self {
+        Self {
+            since_ms: lock.since().map(unix_ms),
+            ..Self::from(&lock.holder)
+        }
+    }
 }
 
 impl From<&Holder> for HolderJson {
@@ -174,7 +208,7 @@ enum Level {
     Json,
 }
 
-/// Says what happens to one lock, as loudly as was asked for.
+/// Reports what happens to one lock, at the level that was asked for.
 pub(crate) struct Reporter {
     level: Level,
     name: String,
@@ -182,6 +216,9 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     pub(crate) fn new(talk: &Talk, name: String) -> Self {
+        if let Some(events) = &talk.events_fd {
+            events.install();
+        }
         let level = match talk {
             Talk { json: true, .. } => Level::Json,
             Talk { quiet: true, .. } => Level::Quiet,
@@ -195,33 +232,47 @@ impl Reporter {
         &self.name
     }
 
-    /// Of interest to those who asked for more.
+    /// A step, printed with `-v`.
     pub(crate) fn tell(&self, event: Event<'_>, text: impl FnOnce() -> String) {
-        match self.level {
-            Level::Json => self.emit(event),
-            Level::Verbose => say(text()),
-            Level::Normal | Level::Quiet => {}
+        self.report(event, &[Level::Verbose], text);
+    }
+
+    /// What is printed once at the default level, and as it changes with `-v`.
+    pub(crate) fn mention(&self, text: impl FnOnce() -> String) {
+        if self.level == Level::Normal {
+            say(text());
         }
     }
 
-    /// Of interest to all but those who asked for silence.
+    /// An error, or what is done to the command because of one: always printed.
     pub(crate) fn warn(&self, event: Event<'_>, text: impl FnOnce() -> String) {
-        match self.level {
-            Level::Json => self.emit(event),
-            Level::Verbose | Level::Normal => say(text()),
-            Level::Quiet => {}
-        }
+        self.report(event, &[Level::Verbose, Level::Normal, Level::Quiet], text);
     }
 
-    /// Why it ends.
+    /// The lock was acquired.
+    pub(crate) fn acquired(&self, lease: &Lease, waited: Duration) {
+        let event = Event::Acquired {
+            token: lease.token(),
+            deadline_ms: unix_ms(SystemTime::now() + lease.remaining()),
+            waited_ms: millis(waited),
+        };
+        self.tell(event, || {
+            format!("acquired `{}`, token {}", self.name, lease.token())
+        });
+    }
+
+    /// Why this process ends.
     pub(crate) fn fail(&self, failure: &Failure) {
         let (code, message) = (failure.code, &*failure.text);
-        match self.level {
+        let event = Event::Error { code, message };
+        match failure.held {
             _ if message.is_empty() => {}
-            Level::Json => self.emit(Event::Error { code, message }),
-            Level::Quiet if failure.held => {}
-            _ if failure.held => say(message),
-            _ => say(format!("error: {message}")),
+            // Contention is not an error.
+            true => {
+                let levels = [Level::Verbose, Level::Normal];
+                self.report(event, &levels, || message.to_owned());
+            }
+            false => self.warn(event, || format!("error: {message}")),
         }
     }
 
@@ -230,15 +281,22 @@ impl Reporter {
         matches!(self.level, Level::Normal | Level::Verbose) && std::io::stderr().is_terminal()
     }
 
-    fn emit(&self, event: Event<'_>) {
+    /// Writes the event for machines, and the text at the levels given.
+    fn report(&self, event: Event<'_>, levels: &[Level], text: impl FnOnce() -> String) {
+        if levels.contains(&self.level) {
+            say(text());
+        }
         let line = Line {
             time_ms: unix_ms(SystemTime::now()),
             name: &self.name,
             event,
         };
-        // Made of text and numbers: it can be written.
+        // It consists of text and numbers, so it can be written.
         if let Ok(line) = serde_json::to_string(&line) {
-            write(line);
+            write_event(&line);
+            if self.level == Level::Json {
+                write(line);
+            }
         }
     }
 }
@@ -263,6 +321,14 @@ pub(crate) fn short(duration: Duration) -> String {
     humantime::format_duration(rounded).to_string()
 }
 
+/// As [`short`], rounded to the nearest second instead of down: for a time that has just begun.
+pub(crate) fn nearest(duration: Duration) -> String {
+    match duration < Duration::from_secs(1) {
+        true => short(duration),
+        false => short(duration + Duration::from_millis(500)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,5 +341,9 @@ mod tests {
         assert_eq!(text(61_900), "1m 1s");
         assert_eq!(text(3_661_000), "1h 1m");
         assert_eq!(text(90_000_000), "1day 1h");
+        let text = |ms| nearest(Duration::from_millis(ms));
+        assert_eq!(text(4_990), "5s");
+        assert_eq!(text(4_400), "4s");
+        assert_eq!(text(199), "199ms");
     }
 }

@@ -1,22 +1,35 @@
-//! Taking the lock: who is waited for is shown, and signals end the wait.
+//! Acquiring the lock: who is waited for is shown, and signals end or suspend the wait.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use leasehold::{Client, Error, Holder, Lease, Moment, Mutex as Lock, Options, Refusal, Wait};
 
+use nix::unistd::getpid;
+use tokio::sync::Notify;
+
 use crate::args::Waiting;
 use crate::exit::{self, Failure};
-use crate::signals::Signals;
-use crate::talk::{Event, HolderJson, Reporter, millis, short};
+use crate::nested::Enclosing;
+use crate::nodes::Deployment;
+use crate::signals::{self, Listening};
+use crate::talk::{Event, HolderJson, NodeJson, Reporter, millis, short};
+use crate::words;
 
 /// How long nodes that cannot be reached are waited for, by those who wait for ever.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(5);
-/// How often the line is drawn anew.
+/// How often the line is drawn again.
 const REFRESH: Duration = Duration::from_millis(500);
+/// A wait that is shorter than this is not mentioned off a terminal.
+const QUIET_FOR: Duration = Duration::from_secs(1);
 /// How long to wait for the last confirmations before this process ends.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// The same when a majority has confirmed already. The requests to the other nodes are on their
+/// way, and a silent node must not delay the end.
+const AFTER_A_MAJORITY: Duration = Duration::from_millis(50);
 
 impl Waiting {
     /// Turns what was said into options.
@@ -29,6 +42,11 @@ impl Waiting {
         }
     }
 
+    /// Whether the lock is waited for until it is acquired.
+    fn is_unlimited(&self) -> bool {
+        !self.no_wait && self.wait.is_none()
+    }
+
     /// An outcome with the exit code that was asked for.
     pub(crate) fn failure(&self, error: Error) -> Failure {
         let mut failure = Failure::from(error);
@@ -39,45 +57,176 @@ impl Waiting {
     }
 }
 
-/// Takes the lock, showing who is waited for.
-pub(crate) async fn take(
-    client: &Client,
-    lock: Lock,
-    waiting: &Waiting,
-    reporter: &Reporter,
-    signals: &mut Signals,
-) -> Result<Lease, Failure> {
-    let started = Moment::now();
-    let seen = Arc::new(Mutex::new(None));
-    let note = Arc::clone(&seen);
-    let lock = lock.with_options(|options| {
-        options.on_refusal(move |refusal| {
-            let latest = Seen::new(refusal);
-            *note.lock().unwrap_or_else(PoisonError::into_inner) = Some(latest);
-        })
-    });
-    let mut view = View::new(reporter, started);
-    // Dropped at the end of its block, so that its claim and its place are given back.
-    let taken = {
+/// A lock that is to be acquired.
+pub(crate) struct Wanted<'a> {
+    pub(crate) name: &'a OsStr,
+    pub(crate) nodes: &'a Deployment<'a>,
+    pub(crate) options: Options,
+    pub(crate) waiting: &'a Waiting,
+    pub(crate) enclosing: Enclosing,
+    pub(crate) reporter: &'a Reporter,
+    /// When the wait began.
+    pub(crate) started: Moment,
+}
+
+/// How a wait ended.
+pub(crate) enum Taken {
+    /// With the lock, and the client that renews it.
+    Lease(Client, Lease),
+    /// An enclosing `leasehold run` holds the lock: this one would wait for its own end.
+    Enclosed(u64),
+}
+
+/// How one attempt ended.
+enum Attempt {
+    Taken(Lease),
+    Failed(Failure),
+    Enclosed(u64),
+    /// SIGTSTP arrived.
+    Suspended,
+    /// This process was stopped meanwhile, and has been continued.
+    Continued,
+}
+
+impl Wanted<'_> {
+    /// Acquires the lock, showing who is waited for.
+    ///
+    /// A process that is stopped sends no heartbeats and cannot use a lock. So Ctrl-Z leaves the
+    /// line before this process stops, and the wait starts again, at the end of the line, when it
+    /// is continued. Other stops (SIGSTOP) are noticed when they are over; what was acquired
+    /// across them is released. Time in which this process was stopped counts as waiting time.
+    pub(crate) async fn take(&self, signals: &mut Listening) -> Result<Taken, Failure> {
+        let mut view = View::new(self.reporter, self.started);
+        loop {
+            let client = self.nodes.client(self.options.clone())?;
+            let attempt = self.attempt(&client, &mut view, signals).await;
+            view.clear();
+            let suspended = matches!(attempt, Attempt::Suspended);
+            let end = match attempt {
+                Attempt::Taken(lease) if signals.was_continued().await => {
+                    give_up(lease).await;
+                    None
+                }
+                Attempt::Taken(lease) => return Ok(Taken::Lease(client, lease)),
+                Attempt::Failed(failure) => Some(Err(failure)),
+                Attempt::Enclosed(token) => Some(Ok(Taken::Enclosed(token))),
+                Attempt::Suspended | Attempt::Continued => None,
+            };
+            break_off(&client).await;
+            if let Some(end) = end {
+                return end;
+            }
+            if suspended {
+                signals::stop(getpid());
+                signals.was_continued().await;
+            }
+            self.reporter.tell(Event::Resumed, || {
+                "continued after a stop: waiting again, at the end of the line".to_owned()
+            });
+        }
+    }
+
+    async fn attempt(
+        &self,
+        client: &Client,
+        view: &mut View<'_>,
+        signals: &mut Listening,
+    ) -> Attempt {
+        let latest = Arc::new(Latest::default());
+        let lock = self.lock(client, &latest);
+        // Dropped at the end, so that its claim and its place are released.
         let mut taking = std::pin::pin!(lock.lock());
         loop {
             tokio::select! {
                 biased;
-                taken = &mut taking => break taken.map_err(|error| waiting.failure(error)),
-                signal = signals.next() => {
-                    break Err(Failure::new(exit::by_signal(signal as i32), ""));
+                _ = signals.continues.next() => break Attempt::Continued,
+                taken = &mut taking => match taken {
+                    Ok(lease) => break Attempt::Taken(lease),
+                    // Their votes come by themselves, and this waits without a limit.
+                    Err(Error::NoMajority(refusal))
+                        if self.waiting.is_unlimited() && words::votes_in(&refusal).is_some() =>
+                    {
+                        taking.set(lock.lock());
+                    }
+                    Err(error) => break self.failed(error),
+                },
+                signal = signals.forwarded.next() => {
+                    let code = exit::by_signal(signal as i32);
+                    let message = &format!("{signal} ended the wait");
+                    self.reporter.tell(Event::Error { code, message }, || message.clone());
+                    break Attempt::Failed(Failure::new(code, ""));
                 }
-                () = tokio::time::sleep(REFRESH) => {
-                    view.update(seen.lock().unwrap_or_else(PoisonError::into_inner).as_ref());
+                _ = signals.stops.next() => {
+                    if signals::can_be_continued() {
+                        break Attempt::Suspended;
+                    }
                 }
+                () = latest.enclosed.notified() => {}
+                () = tokio::time::sleep(REFRESH) => {}
             }
+            let seen = latest.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(token) = seen.as_ref().and_then(|seen| seen.enclosing) {
+                break Attempt::Enclosed(token);
+            }
+            view.update(seen.as_ref());
         }
-    };
-    view.clear();
-    if taken.is_err() {
-        break_off(client).await;
     }
-    taken
+
+    /// The lock, with what is left of the time to wait, noting what it is refused with.
+    fn lock(&self, client: &Client, latest: &Arc<Latest>) -> Lock {
+        let (note, enclosing) = (Arc::clone(latest), self.enclosing.clone());
+        let lock = client.mutex(self.name.as_bytes());
+        lock.with_options(|options| {
+            let options = match self.waiting.wait {
+                Some(wait) => {
+                    let waited = Moment::now().saturating_duration_since(self.started);
+                    options.wait(Wait::For(wait.saturating_sub(waited)))
+                }
+                None => options,
+            };
+            options.on_refusal(move |refusal| {
+                let seen = Seen::new(refusal, &enclosing);
+                if seen.enclosing.is_some() {
+                    note.enclosed.notify_one();
+                }
+                *note.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+            })
+        })
+    }
+
+    fn failed(&self, error: Error) -> Attempt {
+        let (error, enclosing) = match error {
+            Error::Held(refusal) => {
+                let enclosing = self.enclosing.holder(&refusal);
+                (Error::Held(refusal), enclosing)
+            }
+            Error::TimedOut { refusal, .. } => {
+                let waited = Moment::now().saturating_duration_since(self.started);
+                let enclosing = self.enclosing.holder(&refusal);
+                (Error::TimedOut { waited, refusal }, enclosing)
+            }
+            error => (error, None),
+        };
+        match enclosing {
+            Some(token) => Attempt::Enclosed(token),
+            None => Attempt::Failed(self.waiting.failure(error)),
+        }
+    }
+}
+
+/// The error of a wait that would never end.
+pub(crate) fn enclosed(name: &str, token: u64) -> Failure {
+    Failure::usage(format!(
+        "an enclosing `leasehold run` holds `{name}` (token {token}), so waiting for it would never \
+         end\nnext: use `leasehold run --inherit` to run a command under that lease, or another name"
+    ))
+}
+
+/// Releases a lease under which nothing was done: nothing is kept for `--at-least-for`.
+pub(crate) async fn give_up(lease: Lease) {
+    if let Ok(lease) = lease.detach().await {
+        let _ = lease.release().await;
+    }
 }
 
 /// Leaves nothing behind: what was claimed is given back before this process ends.
@@ -85,32 +234,53 @@ pub(crate) async fn break_off(client: &Client) {
     client.shutdown(LAST_WORDS).await;
 }
 
-/// What the last attempt was told.
+/// Ends after a release that a majority has confirmed.
+pub(crate) async fn finish(client: &Client) {
+    client.shutdown(AFTER_A_MAJORITY).await;
+}
+
+/// The latest refusal.
+#[derive(Default)]
+struct Latest {
+    seen: Mutex<Option<Seen>>,
+    enclosed: Notify,
+}
+
+/// What a refusal says.
 #[derive(Clone, PartialEq)]
 struct Seen {
+    /// The token of the enclosing lease that holds the lock.
+    enclosing: Option<u64>,
     holder: Option<Holder>,
     /// How many stand in line before this one.
     place: Option<u32>,
-    /// Where the nodes do not answer: what they said.
-    outage: Option<String>,
+    /// If that is an outage: what is wrong with each node.
+    outage: Vec<NodeJson>,
+    /// When a majority votes, if only time is missing.
+    votes_in: Option<Duration>,
 }
 
 impl Seen {
-    fn new(refusal: &Refusal) -> Self {
+    fn new(refusal: &Refusal, enclosing: &Enclosing) -> Self {
         let holder = refusal.holder().cloned();
-        let nodes = || refusal.nodes.iter().map(ToString::to_string);
         Self {
-            outage: holder
-                .is_none()
-                .then(|| nodes().collect::<Vec<_>>().join("; ")),
+            enclosing: enclosing.holder(refusal),
+            outage: match holder {
+                Some(_) => Vec::new(),
+                None => NodeJson::failing(&refusal.nodes),
+            },
+            votes_in: words::votes_in(refusal),
             place: refusal.place(),
             holder,
         }
     }
 
-    /// Whether nothing has changed but the place in the line.
+    /// Whether nothing has changed but the place in the line, or the time left.
     fn is_of(&self, other: &Self) -> bool {
-        (&self.holder, &self.outage) == (&other.holder, &other.outage)
+        match (self.votes_in, other.votes_in) {
+            (Some(_), Some(_)) => true,
+            _ => (&self.holder, &self.outage) == (&other.holder, &other.outage),
+        }
     }
 }
 
@@ -120,6 +290,8 @@ struct View<'a> {
     started: Moment,
     line: Option<ProgressBar>,
     told: Option<Seen>,
+    /// Off a terminal, one line says that this process waits.
+    mentioned: bool,
 }
 
 impl<'a> View<'a> {
@@ -129,6 +301,7 @@ impl<'a> View<'a> {
             started,
             line: None,
             told: None,
+            mentioned: false,
         }
     }
 
@@ -141,15 +314,22 @@ impl<'a> View<'a> {
             // The line is cut off at the edge: what changes comes first.
             line.set_message(format!("waiting for {waited}{place}: {who}"));
             line.tick();
-        } else if !self.told.as_ref().is_some_and(|told| told.is_of(seen)) {
+            return;
+        }
+        let name = self.reporter.name();
+        let text = || format!("waiting for `{name}`: {}{}", describe(seen), place(seen));
+        if !self.told.as_ref().is_some_and(|told| told.is_of(seen)) {
             self.told = Some(seen.clone());
             let event = Event::Waiting {
                 holder: seen.holder.as_ref().map(HolderJson::from),
                 before: seen.place,
                 waited_ms: millis(waited),
+                nodes: &seen.outage,
             };
-            self.reporter
-                .tell(event, || format!("{}{}", describe(seen), place(seen)));
+            self.reporter.tell(event, text);
+        }
+        if waited >= QUIET_FOR && !std::mem::replace(&mut self.mentioned, true) {
+            self.reporter.mention(text);
         }
     }
 
@@ -177,24 +357,18 @@ fn place(seen: &Seen) -> String {
 }
 
 fn describe(seen: &Seen) -> String {
-    match (&seen.holder, &seen.outage) {
-        (Some(holder), _) => format!("held by {}", with_age(holder)),
-        (None, Some(nodes)) => format!("no majority yet ({nodes})"),
-        (None, None) => "held by another".to_owned(),
-    }
-}
-
-/// A holder, and since when. The least that tells who it is: it has one line.
-pub(crate) fn with_age(holder: &Holder) -> String {
-    let mut holder = holder.clone();
-    // A little ahead, if the token is.
-    let age = holder
-        .since()
-        .map(|since| since.elapsed().unwrap_or_default());
-    holder.token = None;
-    let text = holder.to_string().replace("min_hold", "--at-least-for");
-    match age {
-        Some(age) => format!("{text}, since {} ago", short(age)),
-        None => text,
+    match (&seen.holder, &*seen.outage) {
+        (Some(holder), _) => format!("held by {}", words::holder(holder)),
+        (None, []) => "held by another process".to_owned(),
+        (None, nodes) => {
+            let nodes = NodeJson::list(nodes);
+            match seen.votes_in {
+                Some(left) => format!(
+                    "the nodes vote in {} (restart guard, or a set that was just replaced){nodes}",
+                    short(left)
+                ),
+                None => format!("no majority of the nodes answers{nodes}"),
+            }
+        }
     }
 }

@@ -31,13 +31,20 @@ pub enum Bug {
     StaleTicketGranted,
     /// Who comes first stands before those with smaller tickets who come later.
     LineByArrival,
+    /// A node refreshes a line only when the first in line asks. (A real bug once.)
+    LineKeptByFirst,
+    /// A node that was a replica in between is taken for the same, with the same memory. (A real
+    /// bug once.)
+    PromotionIgnored,
+    /// A connection is trusted for as long as it is open. (A real bug once.)
+    NeverVerified,
     /// A connection is used on after a timeout, and the late reply answers the next request.
     WrongReply,
 }
 
 impl Bug {
     /// All of them, by name.
-    pub const ALL: [(&'static str, Self); 24] = [
+    pub const ALL: [(&'static str, Self); 29] = [
         (
             "validity-from-reply",
             Self::Client(planted::Bug::ValidityFromReply),
@@ -58,17 +65,21 @@ impl Bug {
         ("late-grant-kept", Self::Client(planted::Bug::LateGrantKept)),
         ("chases-fence", Self::Client(planted::Bug::ChasesFence)),
         ("lost-too-late", Self::Client(planted::Bug::LostTooLate)),
+        ("lost-by-flag", Self::Client(planted::Bug::LostByFlag)),
         ("ties-win", Self::TiesWin),
         ("fence-dies-with-lock", Self::FenceDiesWithLock),
         ("missing-fence-is-zero", Self::MissingFenceIsZero),
         ("no-restart-guard", Self::NoRestartGuard),
         ("no-floor", Self::NoFloor),
+        ("promotion-ignored", Self::PromotionIgnored),
+        ("never-verified", Self::NeverVerified),
         ("extend-ignores-fence", Self::ExtendIgnoresFence),
         ("wrong-reply", Self::WrongReply),
         ("missed-notification", Self::MissedNotification),
         ("dead-waiter-kept", Self::DeadWaiterKept),
         ("stale-ticket-granted", Self::StaleTicketGranted),
         ("line-by-arrival", Self::LineByArrival),
+        ("line-kept-by-first", Self::LineKeptByFirst),
         (
             "handed-over-validity-from-reply",
             Self::Client(planted::Bug::HandedOverValidityFromReply),
@@ -81,6 +92,7 @@ impl Bug {
             "gives-up-in-silence",
             Self::Client(planted::Bug::GivesUpInSilence),
         ),
+        ("no-lead", Self::Client(planted::Bug::NoLead)),
         ("resource-unfenced", Self::ResourceUnfenced),
         ("resource-ignores-reads", Self::ResourceIgnoresReads),
     ];

@@ -1,5 +1,7 @@
 //! Callers: what the processes want of their leases. Theirs is the library's public API.
 
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,11 +133,12 @@ impl Caller {
             id,
         };
         {
-            let mut work = std::pin::pin!(self.work_with(name, &lease));
+            let work = self.work_with(name, &lease);
+            let mut work = std::pin::pin!(work);
             let lost = tokio::select! {
                 biased;
                 () = lease.lost() => true,
-                () = work.as_mut() => false,
+                () = self.while_valid(&lease, work.as_mut()) => false,
             };
             if lost {
                 self.world.told(id);
@@ -170,10 +173,28 @@ impl Caller {
                 world: Arc::clone(&self.world),
                 id,
             };
-            self.work_with(name, lease).await;
+            self.while_valid(lease, std::pin::pin!(self.work_with(name, lease)))
+                .await;
         });
         // Held by another, lost, no majority: all of it may happen.
         let _ = done.await;
+    }
+
+    /// Does the work, which must not be polled once the lease is over by the process's own
+    /// clock: a `select!` that polls `lost()` first promises that.
+    async fn while_valid(&self, lease: &Lease, mut work: Pin<&mut impl Future<Output = ()>>) {
+        poll_fn(|cx| {
+            if !lease.is_valid() {
+                let what = format!(
+                    "{} goes on with its work after the deadline of its lease (token {})",
+                    self.process.label(),
+                    lease.token()
+                );
+                self.world.violate(crate::check::lost::PROMISE, what);
+            }
+            work.as_mut().poll(cx)
+        })
+        .await;
     }
 
     /// Reads and writes the resource, and takes its time.
@@ -253,6 +274,66 @@ impl Caller {
     fn note(&self, what: &str) {
         self.world
             .note(|| format!("{} {what}", self.process.label()));
+    }
+
+    /// Takes a name for a moment, again and again, as long as callers that are no rivals want
+    /// leases.
+    pub async fn rival(self, name: usize) {
+        let _rival = self.world.rival();
+        while self.world.has_rivalled() {
+            if self.take_for_a_moment(name, None).await.is_err() {
+                self.pause(1.0).await;
+            }
+        }
+    }
+
+    /// From far away, must get every name though rivals that are near want it all the time.
+    pub async fn outpost(self, patience: Duration) {
+        let _busy = self.world.busy();
+        self.pause(1.0).await;
+        for round in 0..3 * self.world.names.len() {
+            let name = round % self.world.names.len();
+            if let Err(error) = self.take_for_a_moment(name, Some(patience)).await {
+                let (who, outcome) = (self.process.label(), outcome_of(&error));
+                let what = format!(
+                    "{who}, which is far away, did not get name-{name} from its rivals within \
+                     {patience:?}: {outcome}"
+                );
+                self.world.violate(crate::check::progress::PROMISE, what);
+            }
+        }
+    }
+
+    async fn take_for_a_moment(
+        &self,
+        name: usize,
+        patience: Option<Duration>,
+    ) -> Result<(), Error> {
+        let mutex = self.client.mutex(self.world.names[name].as_bytes());
+        let in_line = self.in_line(name);
+        let lease = match patience {
+            Some(patience) => mutex.lock_timeout(patience).await?,
+            None => mutex.lock().await?,
+        };
+        drop(in_line);
+        let in_hand = InHand {
+            id: self.world.granted(&self.process, name, lease.token(), None),
+            world: Arc::clone(&self.world),
+        };
+        let moment = Duration::from_nanos(self.world.plan.latency);
+        sleep(&self.world, &self.process, moment).await;
+        drop(in_hand);
+        lease.release().await;
+        Ok(())
+    }
+
+    /// Uses every connection once, whatever comes of it.
+    pub async fn look_in(self) {
+        let _busy = self.world.busy();
+        for name in &self.world.names {
+            // Nodes may be in quarantine: then there is no majority yet.
+            let _ = self.client.mutex(name.as_bytes()).try_lock().await;
+        }
     }
 
     /// Must get the lease of every name, now that all is well.

@@ -91,10 +91,10 @@ impl Record for Desk<'_> {
     }
 
     fn write(&mut self, write: Write, claim: &Claim) {
-        let (locked, fenced) = (self.until(claim.ttl()), self.fence_until(claim.ttl()));
         match write {
             Write::Nothing => {}
-            Write::Lock { fence } => {
+            Write::Lock { fence, remaining } => {
+                let (locked, fenced) = (self.until(remaining), self.fence_until(remaining));
                 let extends = self.ask.verb == Verb::Extend;
                 let fence = match self.bug {
                     Some(Bug::ExtendIgnoresFence) if extends => Some(claim.token()),

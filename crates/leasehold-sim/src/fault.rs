@@ -27,6 +27,9 @@ pub enum Fault {
     CrashSnapshot,
     /// A node restarts with nothing.
     CrashAmnesia,
+    /// A node becomes a replica for a while, and is promoted with what another server knew: it
+    /// has forgotten something, and neither its run nor any connection ends.
+    RolledBack,
     /// A node's clock runs too fast or too slow.
     NodeDrift,
     /// A node's clock jumps.
@@ -58,7 +61,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Lost,
         Self::Delayed,
         Self::Repeated,
@@ -70,6 +73,7 @@ impl Fault {
         Self::CrashKept,
         Self::CrashSnapshot,
         Self::CrashAmnesia,
+        Self::RolledBack,
         Self::NodeDrift,
         Self::NodeStep,
         Self::ClientDrift,
@@ -86,7 +90,7 @@ impl Fault {
     ];
 
     /// Those that strike at intervals, each at its own rate.
-    pub const STRIKING: [Self; 15] = [
+    pub const STRIKING: [Self; 16] = [
         Self::Minority,
         Self::Majority,
         Self::OneWay,
@@ -102,13 +106,14 @@ impl Fault {
         Self::Slow,
         Self::Flushed,
         Self::ForgotScripts,
+        Self::RolledBack,
     ];
 
     /// Whether it breaks an assumption of mutual exclusion. (Tokens need none of these
     /// assumptions.) A node that loses its memory does not where the restart guard is on.
     pub fn is_beyond(self, guarded: bool) -> bool {
         match self {
-            Self::CrashSnapshot | Self::CrashAmnesia => !guarded,
+            Self::CrashSnapshot | Self::CrashAmnesia | Self::RolledBack => !guarded,
             Self::NodeStep | Self::Flushed => true,
             _ => false,
         }
@@ -129,6 +134,7 @@ impl fmt::Display for Fault {
             Self::CrashKept => "node restarts, all kept",
             Self::CrashSnapshot => "node restarts, old snapshot",
             Self::CrashAmnesia => "node restarts, amnesia",
+            Self::RolledBack => "node promoted, old data",
             Self::NodeDrift => "node's clock drifts",
             Self::NodeStep => "node's clock jumps",
             Self::ClientDrift => "client's clock drifts",

@@ -25,6 +25,8 @@ use crate::world::World;
 pub const FIRST_RETRY: Duration = Duration::from_millis(20);
 /// How long at most.
 pub const LONGEST_RETRY: Duration = Duration::from_secs(1);
+/// How long a session is used without asking the node who it is; as the library does.
+pub const VERIFY_AFTER: Duration = Duration::from_secs(1);
 /// How often one call may be asked again.
 const MAX_REDOS: u8 = 3;
 
@@ -58,6 +60,10 @@ struct State {
     away: bool,
     failures: u32,
     floor: u64,
+    /// When the last handshake was sent.
+    greeted: Option<Moment>,
+    /// The node's memory as of the last handshake, and since when the node has had it.
+    known: Option<(u64, Moment)>,
     numbers: u64,
     timer: Option<Moment>,
 }
@@ -65,6 +71,10 @@ struct State {
 /// What a handshake has told.
 struct Session {
     epoch: Epoch,
+    /// Which memory the node had.
+    memory: u64,
+    /// When the node was last asked who it is.
+    verified: Moment,
     /// The node restarted then, and does not vote before that.
     quarantine: Option<(Moment, Moment)>,
     /// It is shaking hands again, because the node forgot its epoch.
@@ -127,7 +137,7 @@ impl Job {
         !matches!(self.call.verb(), Verb::Release { .. }) && self.call.claim().is_given_back()
     }
 
-    fn request(&self, epoch: Epoch, bells: &Bells) -> Request {
+    fn request(&self, epoch: Epoch, verifies: bool, bells: &Bells) -> Request {
         let claim = self.call.claim();
         let (name, owner) = (claim.name().clone(), &*self.owner);
         Request::Ask(Box::new(Ask {
@@ -136,6 +146,7 @@ impl Job {
                 .on_one_node(claim.is_on_one_node()),
             settled: self.call.is_settled(),
             epoch,
+            verifies,
             bell: bells.channel(),
         }))
     }
@@ -191,6 +202,7 @@ impl End {
         let id = world.network.open(self);
         state.connection = Some(id);
         state.session = None;
+        state.greeted = Some(self.process.now(world));
         world.network.send(world, id, 0, Request::Hello);
         let end = Arc::clone(self);
         self.process
@@ -212,6 +224,7 @@ impl End {
         let Some(id) = state.connection else { return };
         while let Some(session) = state.session.as_ref().filter(|s| !s.renewing) {
             let (epoch, quarantine) = (session.epoch, session.quarantine);
+            let verified = session.verified;
             let Some(job) = state.waiting.pop_front() else {
                 break;
             };
@@ -224,6 +237,13 @@ impl End {
                 continue;
             }
             let releases = matches!(job.call.verb(), Verb::Release { .. });
+            let guarded = quarantine.is_some_and(|(_, until)| now < until);
+            let claim = job.call.claim();
+            let forgotten = guarded || claim.is_fenced() && claim.token() <= state.floor;
+            if job.in_doubt && forgotten && !releases {
+                told.push((job.call, Err(disconnected("the node lost its memory"))));
+                continue;
+            }
             if let Some((since, until)) = quarantine.filter(|(_, until)| now < *until && !releases)
             {
                 let up = now.saturating_duration_since(since);
@@ -231,7 +251,11 @@ impl End {
                 told.push((job.call, Ok(Vote::Quarantined { up, remaining })));
                 continue;
             }
-            let request = job.request(epoch, &self.bells);
+            let verifies = now >= verified + VERIFY_AFTER && world.bug != Some(Bug::NeverVerified);
+            if let Some(session) = state.session.as_mut().filter(|_| verifies) {
+                session.verified = now;
+            }
+            let request = job.request(epoch, verifies, &self.bells);
             world.network.send(world, id, job.number, request);
             state.asked.push_back(job);
         }
@@ -388,24 +412,44 @@ impl End {
         reply: Reply,
         told: &mut Answers,
     ) {
-        if let Reply::Hello { epoch, up, .. } = reply {
-            let quarantine = match &state.session {
-                // The run is the same, and so is what it began with.
-                Some(session) => session.quarantine,
-                None => self.quarantine(world, up),
-            };
+        if number == 0 && matches!(reply, Reply::ReadOnly) {
+            return self.broken(world, state, false, told);
+        }
+        if let Reply::Hello {
+            epoch, memory, up, ..
+        } = reply
+        {
+            let quarantine = self.quarantine(world, &mut state.known, memory, up);
             state.floor = match world.bug {
                 Some(Bug::NoFloor) => 0,
                 _ => epoch.floor(&world.plan.constants),
             };
             state.session = Some(Session {
                 epoch,
+                memory,
+                // From before the node was asked.
+                verified: state.greeted.unwrap_or_else(|| self.process.now(world)),
                 quarantine,
                 renewing: false,
             });
             state.away = false;
             return self.ask_waiting(world, state, told);
         }
+        let reply = match reply {
+            Reply::Verified {
+                reply,
+                memory,
+                epoch,
+            } => {
+                let known = state.session.as_ref();
+                if known.is_none_or(|s| s.memory != memory || Some(s.epoch) != epoch) {
+                    // What came with it counts for nothing, and is asked again.
+                    return self.broken(world, state, true, told);
+                }
+                *reply
+            }
+            reply => reply,
+        };
         let position = match world.bug {
             // Whatever comes back answers whatever is oldest.
             Some(Bug::WrongReply) => (!state.asked.is_empty()).then_some(0),
@@ -429,29 +473,48 @@ impl End {
                     && !session.renewing
                 {
                     session.renewing = true;
+                    state.greeted = Some(self.process.now(world));
                     world
                         .network
                         .send(world, state.connection.unwrap_or(0), 0, Request::Hello);
                 }
                 self.ask_waiting(world, state, told);
             }
-            Reply::Hello { .. } | Reply::Subscribed | Reply::Pong => {}
+            Reply::ReadOnly => {
+                let error = match job.in_doubt {
+                    true => disconnected("the node is a replica"),
+                    false => NodeError::ReadOnly,
+                };
+                told.push((job.call, Err(error)));
+                self.broken(world, state, false, told);
+            }
+            Reply::Hello { .. } | Reply::Verified { .. } | Reply::Subscribed | Reply::Pong => {}
         }
     }
 
     /// The restart guard: no vote until the node has been up for the longest TTL in use.
     /// Uptime is in whole seconds, hence the second on top.
-    fn quarantine(&self, world: &World, up: Duration) -> Option<(Moment, Moment)> {
+    fn quarantine(
+        &self,
+        world: &World,
+        known: &mut Option<(u64, Moment)>,
+        memory: u64,
+        up: Duration,
+    ) -> Option<(Moment, Moment)> {
+        let now = self.process.now(world);
+        let origin = Moment::from_origin(Duration::ZERO);
+        let began = Moment::from_origin(now.saturating_duration_since(origin).saturating_sub(up));
+        // Another handshake makes a memory neither older nor younger.
+        let since = match *known {
+            Some((same, since)) if same == memory => since,
+            _ => began,
+        };
+        *known = Some((memory, since));
         if world.bug == Some(Bug::NoRestartGuard) {
             return None;
         }
-        let until = world.plan.constants.restart_guard? + Duration::from_secs(1);
-        let now = self.process.now(world);
-        let since = Moment::from_origin(
-            now.saturating_duration_since(Moment::from_origin(Duration::ZERO))
-                .saturating_sub(up),
-        );
-        (up < until).then(|| (since, now + (until - up)))
+        let until = since + world.plan.constants.restart_guard? + Duration::from_secs(1);
+        (now < until).then_some((since, until))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::network::Way;
 use crate::process::{Pause, Process};
 use crate::server::Memory;
 use crate::stage;
+use crate::store::Store;
 use crate::world::World;
 
 /// How far clients' wall clocks may be off.
@@ -59,6 +60,7 @@ fn strike(world: &Arc<World>, fault: Fault) {
         Fault::CrashKept => crash(world, node, fault, Memory::Kept),
         Fault::CrashSnapshot => crash(world, node, fault, Memory::Snapshot),
         Fault::CrashAmnesia => crash(world, node, fault, Memory::Lost),
+        Fault::RolledBack => roll_back(world, node),
         Fault::NodeStep => step_node(world, node),
         Fault::ClientStep => step_client(world, slot),
         Fault::Stopped => pause(world, slot, fault, Pause::Stopped),
@@ -151,6 +153,62 @@ fn crash(world: &Arc<World>, node: usize, fault: Fault, memory: Memory) {
 fn restart(world: &Arc<World>, node: usize) {
     world.note(|| format!("** n{node} is back"));
     world.servers[node].restart(world.agenda.now());
+}
+
+/// A replica of a node becomes a master of its own. Some time later the node becomes a replica of
+/// that one, which takes a while, and is promoted again: it has forgotten what it granted
+/// meanwhile. No connection breaks. This happens to one node, or to all as in a failover of a site.
+fn roll_back(world: &Arc<World>, node: usize) {
+    let nodes = match world.dice.chance(0.5) {
+        true => 0..world.plan.nodes,
+        false => node..node + 1,
+    };
+    let now = world.agenda.now();
+    let from = now + duration(world);
+    let back = from + world.plan.shortest_demotion() + duration(world) / 4;
+    // Clients that ask meanwhile notice, and clients that know of a larger token ask for one above
+    // it. Processes that are stopped do neither, nor do new ones.
+    let awake = world.dice.below(world.plan.processes);
+    if world.dice.chance(0.5) {
+        world.note(|| format!("** all but p{awake} are stopped until nodes forget"));
+        for slot in (0..world.plan.processes).filter(|slot| *slot != awake) {
+            let sleeper = world.process(slot);
+            if sleeper.pause(Pause::Stopped, now) {
+                let until = back + world.dice.between(0, SECOND / 50);
+                world
+                    .agenda
+                    .enter(until, move |world| resume(world, &sleeper));
+            }
+        }
+    }
+    if world.dice.chance(0.5) {
+        let slot = world.dice.below(world.plan.processes);
+        world
+            .agenda
+            .enter(from, move |world| kill(world, slot, Fault::Killed));
+    }
+    for node in nodes {
+        let copy = world.servers[node].copy();
+        world.agenda.enter(from, move |world| {
+            if !world.is_calm() && world.servers[node].demote() {
+                struck(world, Fault::RolledBack, || {
+                    format!("n{node} becomes a replica")
+                });
+            }
+        });
+        world
+            .agenda
+            .enter(back, move |world| promote(world, node, Some(copy)));
+    }
+}
+
+fn promote(world: &Arc<World>, node: usize, memory: Option<Store>) {
+    let server = &world.servers[node];
+    let memory = memory.filter(|_| server.may_forget(world.agenda.now()));
+    let what = if memory.is_some() { "old" } else { "its own" };
+    if server.promote(memory, world.bug) {
+        world.note(|| format!("** n{node} is promoted with {what} data"));
+    }
 }
 
 fn step_node(world: &Arc<World>, node: usize) {
@@ -333,6 +391,7 @@ pub fn heal(world: &Arc<World>) {
         if server.run().is_none() {
             restart(world, node);
         }
+        promote(world, node, None);
         let step = latest.unwrap_or(0) - server.clock_offset_us();
         if step > world.plan.constants.skew.as_micros() as i64 / 8 {
             server.step_clock(step);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::agenda::Nanos;
+use crate::check::order;
 use crate::dice::Dice;
 use crate::fault::Fault;
 use crate::link::End;
@@ -87,9 +88,13 @@ impl Network {
     /// A network in which all is well so far.
     pub fn new(plan: &Plan, dice: &Dice) -> Self {
         let (processes, nodes) = (plan.processes, plan.nodes);
-        let latencies = (0..processes).map(|_| match dice.chance(0.5) {
-            true => plan.latency,
-            false => plan.latency * plan.distance,
+        let is_far = |slot: usize| match plan.rivals {
+            true => slot == 0,
+            false => !dice.chance(0.5),
+        };
+        let latencies = (0..processes).map(|slot| match is_far(slot) {
+            true => plan.latency * plan.distance,
+            false => plan.latency,
         });
         Self {
             latencies: latencies.collect(),
@@ -236,9 +241,17 @@ impl Network {
             return self.refuse(world, id);
         };
         world.trace_vote(server, &message.request, &reply, !open);
+        if let Some(who) = world.servers[server].take_forgotten() {
+            world.violate(
+                order::PROMISE,
+                format!("node {server} forgot {who}, which was alive"),
+            );
+        }
         if let Reply::Hello { new: true, .. } = reply {
             // It grants only what is far ahead of its clock, and so of the others' clocks.
             world.unsettle(world.plan.longest_catching_up());
+            // If it was promoted, its guard counts from here.
+            world.unsettle(world.plan.by_slow_clocks(world.plan.longest_guard()));
         }
         self.tell(world, server, tellings);
         if !world.is_calm() && world.dice.chance(world.plan.repeat) {

@@ -51,6 +51,9 @@ pub struct Plan {
     pub latency: Nanos,
     /// How many times longer for some processes, which are far away.
     pub distance: Nanos,
+    /// Only the first process is far away. In the end it must get every name while the others,
+    /// which are near, take it for a moment again and again.
+    pub rivals: bool,
     /// Each process cannot reach a minority of its own, as long as faults strike.
     pub islands: bool,
     /// How long faults strike.
@@ -108,6 +111,7 @@ impl Plan {
             constants,
             latency: dice.between(MILLI / 20, ttl_ns / 400),
             distance: dice.pick(&[1, 1, 6, 12]),
+            rivals: false,
             islands: dice.chance(0.35),
             turmoil,
             lull: None,
@@ -130,6 +134,14 @@ impl Plan {
             true => 0.05 * dice.fraction(),
             false => 0.0,
         };
+        // By dice of their own: the other plans stay what they were.
+        let dice = Dice::new(seed, 3);
+        if dice.chance(0.08) {
+            plan.rivals = true;
+            plan.processes = 4;
+            plan.distance = 12;
+            plan.latency = dice.between(MILLI / 2, ttl_ns / 2_000);
+        }
         plan
     }
 
@@ -167,6 +179,14 @@ impl Plan {
     pub fn connect_timeout(&self) -> Duration {
         let round_trips = Duration::from_nanos(2 * self.longest_round_trip());
         round_trips.max(Duration::from_secs(1))
+    }
+
+    /// How long a node is a replica at least before it has forgotten something: as long as a
+    /// client may go without noticing. It looks every second, and what it was told of its turn
+    /// before that counts for two more; a request may be under way for its timeout.
+    pub fn shortest_demotion(&self) -> Nanos {
+        let timeout = self.node_timeout().unwrap_or(Duration::from_millis(250));
+        self.by_slow_clocks(4 * SECOND + timeout.as_nanos() as Nanos)
     }
 
     /// How long it may take, once all is well, until everybody has noticed: connections that
@@ -221,8 +241,12 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  messages lost {:.2} %, late {:.2} %, repeated {:.2} %; callers cancelled {:.0} %, \
+            "  {}messages lost {:.2} %, late {:.2} %, repeated {:.2} %; callers cancelled {:.0} %, \
              killed in their turn {:.1} %",
+            match self.rivals {
+                true => "one far process among near rivals; ",
+                false => "",
+            },
             self.loss * 100.0,
             self.delay * 100.0,
             self.repeat * 100.0,

@@ -36,7 +36,10 @@ pub enum Reply {
     Hello {
         /// Since when it has remembered everything.
         epoch: Epoch,
-        /// How long it has been up, in whole seconds.
+        /// Which memory it has.
+        memory: u64,
+        /// How long it has been up, in whole seconds; or, if it was promoted since, how long it has
+        /// been in its epoch.
         up: Duration,
         /// The epoch begins with this.
         new: bool,
@@ -47,10 +50,32 @@ pub enum Reply {
     Forgot,
     /// It does not know the script.
     NoScript,
+    /// It is a replica.
+    ReadOnly,
+    /// To a claim, if asked to say who it is: which memory and which epoch it has after it did what
+    /// the other reply says.
+    Verified {
+        /// The other reply.
+        reply: Box<Reply>,
+        /// Which memory.
+        memory: u64,
+        /// Which epoch.
+        epoch: Option<Epoch>,
+    },
     /// To a subscription.
     Subscribed,
     /// It is there.
     Pong,
+}
+
+impl Reply {
+    /// The reply without what verifies it.
+    pub fn bare(&self) -> &Self {
+        match self {
+            Self::Verified { reply, .. } => reply,
+            reply => reply,
+        }
+    }
 }
 
 /// What a server comes back with.
@@ -77,6 +102,12 @@ struct State {
     /// Which run of the server this is; `None` while it is down.
     run: Option<u64>,
     runs: u64,
+    /// What tells its memory from any other: another after a restart and after a promotion.
+    memory: u64,
+    /// It is a replica, and refuses what it is asked.
+    replica: bool,
+    /// It was promoted in this run.
+    promoted: bool,
     up_since: Nanos,
     scripts: bool,
     /// The latest that its clock has shown to anybody. Tokens may be as high as that and S.
@@ -95,6 +126,9 @@ impl Server {
                 clock,
                 run: Some(0),
                 runs: 0,
+                memory: 0,
+                replica: false,
+                promoted: false,
                 up_since: 0,
                 scripts: true,
                 latest_us: 0,
@@ -121,26 +155,41 @@ impl Server {
         let now_us = state.clock.at(now);
         state.latest_us = state.latest_us.max(now_us);
         let reply = match request {
+            Request::Hello | Request::Ask(_) if state.replica => Reply::ReadOnly,
             Request::Hello => {
                 state.scripts = true;
                 // The first run began long before the simulation did.
                 let before = u64::from(state.runs == 0) * 86_400;
+                let up = Duration::from_secs(before + (now - state.up_since) / SECOND);
+                let new = !state.store.is_of_memory(state.memory);
+                let epoch = state.store.greet(state.memory, now_us);
                 Reply::Hello {
-                    new: !state.store.is_of_run(run),
-                    epoch: state.store.greet(run, now_us),
-                    up: Duration::from_secs(before + (now - state.up_since) / SECOND),
+                    new,
+                    epoch,
+                    memory: state.memory,
+                    up: match state.promoted {
+                        true => up.min(epoch.age(now_us)),
+                        false => up,
+                    },
                 }
-            }
-            Request::Ask(_) if !state.scripts => {
-                // The one who asks sends the text along when it asks again.
-                state.scripts = true;
-                Reply::NoScript
             }
             Request::Ask(ask) => {
                 let State { store, board, .. } = state;
-                match store.vote(ask, now_us, constants, bug, board) {
-                    Some(vote) => Reply::Vote(vote),
-                    None => Reply::Forgot,
+                let reply = match std::mem::replace(&mut state.scripts, true) {
+                    // The one who asks sends the text along when it asks again.
+                    false => Reply::NoScript,
+                    true => match store.vote(ask, now_us, constants, bug, board) {
+                        Some(vote) => Reply::Vote(vote),
+                        None => Reply::Forgot,
+                    },
+                };
+                match ask.verifies {
+                    true => Reply::Verified {
+                        reply: Box::new(reply),
+                        memory: state.memory,
+                        epoch: state.store.epoch(),
+                    },
+                    false => reply,
                 }
             }
             Request::Subscribe(channel) => {
@@ -150,6 +199,11 @@ impl Server {
             Request::Ping | Request::Bye => Reply::Pong,
         };
         Some((reply, state.board.take()))
+    }
+
+    /// A living waiter that was forgotten; see [`Store::take_forgotten`].
+    pub fn take_forgotten(&self) -> Option<String> {
+        locked(&self.state).store.take_forgotten()
     }
 
     /// A connection is closed at this end.
@@ -184,7 +238,36 @@ impl Server {
             Memory::Lost => state.store.clear(),
         }
         state.board = Switchboard::default();
+        state.replica = false;
         state.run.take().is_some()
+    }
+
+    /// Becomes a replica. `false` if it is one, or is down.
+    pub fn demote(&self) -> bool {
+        let state = &mut *locked(&self.state);
+        state.run.is_some() && !std::mem::replace(&mut state.replica, true)
+    }
+
+    /// What it knows now, as a replica of it has it.
+    pub fn copy(&self) -> Store {
+        locked(&self.state).store.clone()
+    }
+
+    /// Becomes a master again, in the same run and with all its connections; but with what another
+    /// server knew, if that is given. `false` if it is no replica.
+    pub fn promote(&self, memory: Option<Store>, bug: Option<Bug>) -> bool {
+        let state = &mut *locked(&self.state);
+        if !std::mem::take(&mut state.replica) {
+            return false;
+        }
+        if let Some(memory) = memory {
+            state.store = memory;
+        }
+        if bug != Some(Bug::PromotionIgnored) {
+            state.memory += 1;
+            state.promoted = true;
+        }
+        true
     }
 
     /// Comes up again, in a new run.
@@ -193,6 +276,8 @@ impl Server {
         if state.run.is_none() {
             state.runs += 1;
             state.run = Some(state.runs);
+            state.memory += 1;
+            state.promoted = false;
             state.up_since = now;
             state.scripts = false;
         }
@@ -225,7 +310,7 @@ impl Server {
     /// cannot make it forget what it granted.
     pub fn remembers(&self) -> bool {
         let state = locked(&self.state);
-        state.run.is_some_and(|run| state.store.is_of_run(run))
+        state.run.is_some() && !state.replica && state.store.is_of_memory(state.memory)
     }
 
     /// The farthest ahead that its clock has been stepped.

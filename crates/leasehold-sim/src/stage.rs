@@ -269,8 +269,30 @@ fn aftermath(world: &Arc<World>) {
     let settled = (MOST_TTLS_LATE + 2) * ttl + world.plan.longest_guard();
     let settled = world.plan.by_slow_clocks(settled);
     let settled = settled.max(world.plan.longest_settling());
-    world.run_until(world.agenda.now() + settled);
+    // A promotion is noticed when a connection is next used, and the guard counts from then: by
+    // the node's clock, or, if that was set back, from the handshake, which comes after the
+    // guard of an earlier restart.
+    let guards = match world.plan.mode {
+        Mode::Within => 1,
+        Mode::Beyond => 2,
+    };
+    for _ in 0..guards {
+        world.run_until(world.agenda.now() + world.plan.by_slow_clocks(2 * SECOND));
+        for process in everybody(world) {
+            spawn(world, &process, |caller| caller.look_in());
+        }
+        world.run_until(world.agenda.now() + MILLI);
+        wait_for_callers(world);
+        world.run_until(world.agenda.now() + settled);
+    }
     contest(world);
+    // Beyond the assumptions, fences may be ahead of the nodes' clocks by nearly S, and then there is
+    // no room for the lead of a client that is far away.
+    if world.plan.rivals && world.plan.mode == Mode::Within {
+        // What the contest has left, kept or held by the dead, is over.
+        world.run_until(world.agenda.now() + world.plan.by_slow_clocks(ttl));
+        rivalry(world);
+    }
     shut_down(world);
     if let Err(what) = leftovers::nothing_on_nodes(world, false) {
         return world.violate(leftovers::PROMISE, what);
@@ -296,6 +318,23 @@ fn contest(world: &Arc<World>) {
     wait_for_callers(world);
     world.set_probing(false);
     world.set_victims(0);
+}
+
+/// One process wants every name from far away, all others are near and want it all the time.
+fn rivalry(world: &Arc<World>) {
+    let patience = Duration::from_nanos(progress::longest_hand_over(&world.plan));
+    for process in everybody(world) {
+        if process.slot == 0 {
+            spawn(world, &process, move |caller| caller.outpost(patience));
+            continue;
+        }
+        for name in 0..world.names.len() {
+            spawn(world, &process, move |caller| caller.rival(name));
+        }
+    }
+    // Not before the processes have begun.
+    world.run_until(world.agenda.now() + MILLI);
+    wait_for_callers(world);
 }
 
 fn probe(world: &Arc<World>, process: &Arc<Process>, patience: Duration) {

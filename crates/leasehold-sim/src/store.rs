@@ -2,19 +2,20 @@
 //! the library's own rules.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use leasehold::node::rules::{self, Constants, Write};
-use leasehold::node::{Claim, DEAD_AFTER, Line, Record, Verb, Vote, vote};
+use leasehold::node::{Claim, DEAD_AFTER, LINE_KEPT, Line, Record, Verb, Vote, vote};
 use leasehold::{Holder, Name};
 
 use crate::bug::Bug;
 use crate::desk::Desk;
 use crate::switchboard::{Channel, Switchboard};
 
-/// Since when a node has remembered everything, and in which run of it that was noted.
+/// Since when a node has remembered everything, and in which memory of it that was noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
-    run: u64,
+    memory: u64,
     began_us: u64,
 }
 
@@ -23,6 +24,11 @@ impl Epoch {
     pub fn floor(self, constants: &Constants) -> u64 {
         self.began_us
             .saturating_add(constants.skew.as_micros() as u64)
+    }
+
+    /// How long it has lasted, by the node's clock.
+    pub fn age(self, now_us: u64) -> Duration {
+        Duration::from_micros(now_us.saturating_sub(self.began_us))
     }
 }
 
@@ -36,6 +42,8 @@ pub struct Ask {
     pub settled: bool,
     /// What the connection knows of the node's epoch.
     pub epoch: Epoch,
+    /// The node is to say who it is.
+    pub verifies: bool,
     /// Where the one who asks can be told something, if anywhere.
     pub bell: Option<Channel>,
 }
@@ -52,6 +60,8 @@ impl Ask {
 pub struct Store {
     names: BTreeMap<Name, Entry>,
     epoch: Option<Epoch>,
+    /// A living waiter that was forgotten together with its line.
+    forgotten: Option<String>,
 }
 
 /// What a node keeps of a name.
@@ -65,7 +75,7 @@ pub struct Entry {
     pub line: Line,
     /// The fence is marked: somebody stands in line, or did.
     pub lined: bool,
-    /// When nobody has asked until then, all who wait are dead.
+    /// When the line expires, as a key does on a Redis server.
     line_until: u64,
     /// Where those who wait are told something.
     bells: BTreeMap<Box<[u8]>, Bell>,
@@ -85,14 +95,14 @@ struct Bell {
 
 impl Store {
     /// The handshake: the epoch, which begins now if the record of it is missing or from
-    /// another run of the node.
-    pub fn greet(&mut self, run: u64, now_us: u64) -> Epoch {
+    /// another memory of the node.
+    pub fn greet(&mut self, memory: u64, now_us: u64) -> Epoch {
         match self.epoch {
-            Some(epoch) if epoch.run == run => epoch,
+            Some(epoch) if epoch.memory == memory => epoch,
             earlier => {
                 // If the clock has gone back since the earlier epoch began, its floor holds on.
                 let began_us = earlier.map_or(now_us, |e| e.began_us.max(now_us));
-                *self.epoch.insert(Epoch { run, began_us })
+                *self.epoch.insert(Epoch { memory, began_us })
             }
         }
     }
@@ -108,7 +118,10 @@ impl Store {
         board: &mut Switchboard,
     ) -> Option<Vote> {
         let entry = self.names.entry(ask.claim.name().clone()).or_default();
-        entry.expire(now, bug);
+        if let Some(living) = entry.expire(now, bug) {
+            let who = living.label.unwrap_or_default();
+            self.forgotten = Some(format!("{who}, ticket {:?}", living.token));
+        }
         let mut desk = Desk {
             entry,
             ask,
@@ -142,9 +155,20 @@ impl Store {
         Some(vote)
     }
 
-    /// Whether the epoch was noted in this run.
-    pub fn is_of_run(&self, run: u64) -> bool {
-        self.epoch.is_some_and(|epoch| epoch.run == run)
+    /// A waiter that is alive by the node's own clock, and that the node has forgotten because
+    /// the whole line expired.
+    pub fn take_forgotten(&mut self) -> Option<String> {
+        self.forgotten.take()
+    }
+
+    /// Whether the epoch was noted in this memory of the node.
+    pub fn is_of_memory(&self, memory: u64) -> bool {
+        self.epoch.is_some_and(|epoch| epoch.memory == memory)
+    }
+
+    /// The epoch, as it is on record.
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.epoch
     }
 
     /// Forgets everything, the epoch too.
@@ -165,16 +189,11 @@ impl Store {
 
     /// Those who stand in line and have not been dead for long, and for which name.
     pub fn lines(&self, now_us: u64) -> impl Iterator<Item = (&Name, Holder)> {
-        let lines = self
-            .names
-            .iter()
-            .filter(move |(_, e)| e.line_until > now_us);
-        lines.flat_map(|(name, entry)| {
-            let waiting = entry
-                .bells
-                .keys()
-                .filter(|owner| entry.line.contains(owner));
-            waiting.map(move |owner| (name, Holder::parse(owner)))
+        self.names.iter().flat_map(move |(name, entry)| {
+            let living = entry.living(now_us);
+            let waiting = entry.bells.keys().filter(|owner| living.contains(owner));
+            let holders: Vec<_> = waiting.map(|owner| Holder::parse(owner)).collect();
+            holders.into_iter().map(move |holder| (name, holder))
         })
     }
 
@@ -220,17 +239,28 @@ impl Entry {
         self.lock.as_ref().map(|(owner, _)| &**owner)
     }
 
-    fn expire(&mut self, now: u64, bug: Option<Bug>) {
+    /// Forgets what has expired. Returns a living waiter if the line expired with it.
+    fn expire(&mut self, now: u64, bug: Option<Bug>) -> Option<Holder> {
         if self.lock.as_ref().is_some_and(|(_, until)| *until <= now) {
             self.unlock(bug);
         }
+        let mut forgotten = None;
         if self.line_until <= now && bug != Some(Bug::DeadWaiterKept) {
+            forgotten = self.living(now).first();
             self.line = Line::default();
             self.bells.clear();
         }
         if self.fence.take_if(|(_, until)| *until <= now).is_some() {
             self.lined = false;
         }
+        forgotten.map(|(owner, _)| Holder::parse(&owner))
+    }
+
+    /// Those who have asked lately, by the node's clock.
+    fn living(&self, now: u64) -> Line {
+        let mut line = self.line.clone();
+        line.bury(now.saturating_sub(DEAD_AFTER.as_micros() as u64));
+        line
     }
 
     /// The lock goes away.
@@ -261,7 +291,17 @@ impl Entry {
         }
         self.bells.insert(claim.owner().into(), bell);
         self.lined = true;
-        self.line_until = now.saturating_add(DEAD_AFTER.as_micros() as u64);
+        let (kept, left) = (
+            LINE_KEPT.as_micros() as u64,
+            self.line_until.saturating_sub(now),
+        );
+        let refreshes = match bug {
+            Some(Bug::LineKeptByFirst) => self.line.before(claim.owner()) == 0,
+            _ => left < kept - kept / 3,
+        };
+        if refreshes {
+            self.line_until = now.saturating_add(kept);
+        }
     }
 
     /// No longer.
@@ -294,8 +334,6 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const NOW: u64 = 1_800_000_000_000_000;
@@ -308,6 +346,7 @@ mod tests {
             claim: Claim::new(name, token.to_string().into_bytes(), token, ttl),
             settled: false,
             epoch,
+            verifies: false,
             bell: None,
         }
     }

@@ -56,10 +56,21 @@ pub struct World {
     probing: AtomicBool,
     /// How many callers are at work.
     busy: AtomicUsize,
+    /// How many of them only compete with the others.
+    rivals: AtomicUsize,
 }
 
 /// A caller at work, until dropped.
 pub struct Busy(Arc<World>);
+
+/// A caller that only competes with others, until dropped.
+pub struct Rival(Busy);
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        self.0.0.rivals.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl Drop for Busy {
     fn drop(&mut self) {
@@ -102,6 +113,7 @@ impl World {
             winding_down: AtomicBool::new(false),
             probing: AtomicBool::new(false),
             busy: AtomicUsize::new(0),
+            rivals: AtomicUsize::new(0),
             dice,
             plan,
         })
@@ -213,6 +225,17 @@ impl World {
     pub fn busy(self: &Arc<Self>) -> Busy {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(self))
+    }
+
+    /// One more caller competes with the others.
+    pub fn rival(self: &Arc<Self>) -> Rival {
+        self.rivals.fetch_add(1, Ordering::Relaxed);
+        Rival(self.busy())
+    }
+
+    /// Whether any caller is at work that does not only compete with others.
+    pub fn has_rivalled(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > self.rivals.load(Ordering::Relaxed)
     }
 
     /// Whether any caller is at work.
@@ -338,7 +361,7 @@ impl World {
                 _ => return format!("    n{server}: shakes hands{late}"),
             };
             let (verb, claim) = (ask.verb, &ask.claim);
-            let said = match reply {
+            let said = match reply.bare() {
                 // Without host and process id, which differ from run to run.
                 Reply::Vote(Vote::Held { holder, place, .. }) => {
                     let by = holder.label.as_deref().unwrap_or("another");
@@ -349,7 +372,8 @@ impl World {
                 Reply::Vote(vote) => vote.to_string(),
                 Reply::Forgot => "another epoch".to_owned(),
                 Reply::NoScript => "script not known".to_owned(),
-                Reply::Hello { .. } | Reply::Subscribed | Reply::Pong => "hello".to_owned(),
+                Reply::ReadOnly => "a replica".to_owned(),
+                _ => "hello".to_owned(),
             };
             let (name, token) = (claim.name(), claim.token());
             format!("    n{server}: {verb:?} {name} token {token}: {said}{late}")

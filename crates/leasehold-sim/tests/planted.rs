@@ -5,7 +5,7 @@ use leasehold_sim::{Bug, batch};
 
 /// A bug, the promises of which it must break one, and within how many seeds: five to ten
 /// times what it takes on average.
-const PLANTED: [(&str, &[&str], u64); 24] = [
+const PLANTED: [(&str, &[&str], u64); 29] = [
     (
         "validity-from-reply",
         &["exclusion", "lost() in time"],
@@ -18,11 +18,14 @@ const PLANTED: [(&str, &[&str], u64); 24] = [
     ("late-grant-kept", &["nothing left", "progress"], 20),
     ("chases-fence", &["progress"], 2_500),
     ("lost-too-late", &["lost() in time"], 20),
+    ("lost-by-flag", &["lost() in time"], 300),
     ("ties-win", &["tokens", "no lost update"], 300),
     ("fence-dies-with-lock", &["tokens"], 20),
     ("missing-fence-is-zero", &["tokens"], 300),
     ("no-restart-guard", &["exclusion", "lost() in time"], 500),
     ("no-floor", &["tokens"], 500),
+    ("promotion-ignored", &["tokens", "exclusion"], 1_000),
+    ("never-verified", &["tokens", "exclusion"], 7_000),
     ("extend-ignores-fence", &["tokens"], 6_000),
     (
         "wrong-reply",
@@ -33,6 +36,7 @@ const PLANTED: [(&str, &[&str], u64); 24] = [
     ("dead-waiter-kept", &["progress", "nothing left"], 300),
     ("stale-ticket-granted", &["tokens"], 20),
     ("line-by-arrival", &["order"], 400),
+    ("line-kept-by-first", &["order"], 4_000),
     (
         "handed-over-validity-from-reply",
         &["exclusion", "lost() in time", "tokens"],
@@ -40,6 +44,7 @@ const PLANTED: [(&str, &[&str], u64); 24] = [
     ),
     ("reservation-is-grant", &["exclusion", "tokens"], 20),
     ("gives-up-in-silence", &["nothing left"], 70),
+    ("no-lead", &["progress"], 800),
     ("resource-unfenced", &["no lost update"], 70),
     ("resource-ignores-reads", &["no lost update"], 500),
 ];

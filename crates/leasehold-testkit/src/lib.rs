@@ -14,6 +14,6 @@ mod stopped;
 mod temp;
 
 pub use deployment::{BoxFuture, Deployment, Local, Memory, Redis};
-pub use server::RedisServer;
+pub use server::{FrozenClock, RedisServer};
 pub use stopped::until_stopped;
 pub use temp::TempDir;

@@ -26,7 +26,26 @@ pub struct RedisServer {
     port: u16,
     dir: TempDir,
     args: Vec<String>,
+    env: Vec<(&'static str, OsString)>,
     stopped: bool,
+}
+
+/// The wall clock of a server, which stands still until it is set.
+pub struct FrozenClock {
+    file: std::fs::File,
+}
+
+impl FrozenClock {
+    /// Shows this from now on, in microseconds since 1970.
+    ///
+    /// # Panics
+    /// If it cannot be set.
+    pub fn set(&self, at_us: u64) {
+        use std::os::unix::fs::FileExt;
+        let at_us = i64::try_from(at_us).expect("not so late");
+        let written = self.file.write_all_at(&at_us.to_ne_bytes(), 0);
+        written.expect("the clock is set");
+    }
 }
 
 impl RedisServer {
@@ -45,11 +64,44 @@ impl RedisServer {
     /// As [`start`](Self::start).
     #[must_use]
     pub fn start_with(args: &[&str]) -> Self {
+        Self::start_in(TempDir::new(), args, Vec::new())
+    }
+
+    /// Starts a server whose wall clock shows `at_us`, in microseconds since 1970, until it is set
+    /// (Linux only). It is always `redis-server`: the clock of Valkey cannot be stopped.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start), or if there is no C compiler called `cc`, or no `redis-server`.
+    #[must_use]
+    pub fn start_frozen(at_us: u64) -> (Self, FrozenClock) {
+        let dir = TempDir::new();
+        let path = |name: &str| dir.path().join(name);
+        let (source, library) = (path("frozen_clock.c"), path("frozen_clock.so"));
+        std::fs::write(&source, include_str!("frozen_clock.c")).expect("written");
+        let compiled = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .args([&library, &source])
+            .status();
+        let compiled = compiled.expect("a C compiler (`cc`) must be on the path");
+        assert!(compiled.success(), "cc could not compile the clock");
+        let clock = FrozenClock {
+            file: std::fs::File::create(path("clock")).expect("a file"),
+        };
+        clock.set(at_us);
+        let env = vec![
+            ("LD_PRELOAD", library.into_os_string()),
+            ("FROZEN_CLOCK", path("clock").into_os_string()),
+        ];
+        (Self::start_in(dir, &[], env), clock)
+    }
+
+    fn start_in(dir: TempDir, args: &[&str], env: Vec<(&'static str, OsString)>) -> Self {
         let mut server = Self {
             child: None,
             port: 0,
-            dir: TempDir::new(),
+            dir,
             args: args.iter().map(ToString::to_string).collect(),
+            env,
             stopped: false,
         };
         // Another process may take the free port first: try a few.
@@ -181,7 +233,12 @@ impl RedisServer {
     /// Whether the server came up on its port.
     fn spawn(&mut self) -> bool {
         let log = std::fs::File::create(self.dir().join("server.log")).expect("a log file");
-        let child = Command::new(server_program())
+        // Valkey adds the time of the processor's own counter, which cannot be stopped.
+        let program = match self.env.is_empty() {
+            true => server_program(),
+            false => "redis-server".into(),
+        };
+        let child = Command::new(program)
             .args(["--port", &self.port.to_string()])
             .args(["--bind", "127.0.0.1"])
             .args(["--save", ""])
@@ -193,6 +250,7 @@ impl RedisServer {
             ])
             .args(["--dir", &self.dir().to_string_lossy()])
             .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stderr(log.try_clone().expect("a log file"))
             .stdout(log)

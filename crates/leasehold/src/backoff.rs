@@ -26,6 +26,13 @@ impl Backoff {
             random: fastrand::Rng::with_seed(seed),
         }
     }
+
+    /// The time between two attempts of a call that counts them: the retry delay, lengthened at
+    /// random.
+    pub(crate) fn spacing(&mut self) -> Duration {
+        let more = self.random.f64() * f64::from(self.jitter_percent) / 100.0;
+        self.longest.mul_f64(1.0 + more)
+    }
 }
 
 impl Iterator for Backoff {

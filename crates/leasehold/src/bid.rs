@@ -11,7 +11,7 @@ use crate::janitor::Return;
 use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Verb};
 use crate::options::Options;
 use crate::planted;
-use crate::quorum::round::{self, Advice, Decision};
+use crate::quorum::round::{self, Advice, Decision, Haste};
 use crate::quorum::{Canvass, NodeSet, Question};
 
 /// A lease that was handed over is extended after so long. Not at once: many are given back
@@ -24,20 +24,34 @@ pub(crate) struct Refused {
     pub(crate) refusal: Box<Refusal>,
 }
 
+/// A request for the lock that was refused, and the claim's place in line, if it stood there.
+pub(crate) struct NotTaken<'a> {
+    pub(crate) refused: Refused,
+    pub(crate) place: Option<Armed<'a>>,
+}
+
 /// A claim for the lock, given back unless it becomes a lease.
 pub(crate) struct Bid<'a> {
     pub(crate) core: &'a Arc<Core>,
     options: &'a Options,
     pub(crate) claim: Arc<Claim>,
+    /// How far above a fence to go if the token turns out to be too low.
+    pub(crate) haste: Haste,
     armed: Option<Armed<'a>>,
 }
 
 impl<'a> Bid<'a> {
-    pub(crate) fn new(core: &'a Arc<Core>, options: &'a Options, claim: Arc<Claim>) -> Self {
+    pub(crate) fn new(
+        core: &'a Arc<Core>,
+        options: &'a Options,
+        claim: Arc<Claim>,
+        haste: Haste,
+    ) -> Self {
         Self {
             core,
             options,
             claim,
+            haste,
             armed: None,
         }
     }
@@ -59,8 +73,14 @@ impl<'a> Bid<'a> {
         Question::new(verb, &self.claim, self.options.timeout_of_node())
     }
 
-    /// Asks all nodes for the lock, once.
-    pub(crate) async fn take(mut self) -> Result<Won, Refused> {
+    /// What the claim may have on nodes, to be released by the caller.
+    pub(crate) fn take_armed(&mut self) -> Option<Armed<'a>> {
+        self.armed.take()
+    }
+
+    /// Asks all nodes for the lock, once. A claim that is refused is released, unless it stood in
+    /// line: then the caller decides when it leaves.
+    pub(crate) async fn take(mut self) -> Result<Won, NotTaken<'a>> {
         let (core, options) = (self.core, self.options);
         let waited = self.armed.is_some();
         // Before the first byte is sent: the nodes count the TTL from later than this.
@@ -79,21 +99,22 @@ impl<'a> Bid<'a> {
             let rounds = Rounds::first(canvass, waited);
             return Ok(self.won(rounds, sent_at, deadline, renew_at));
         }
-        // A failed attempt releases everywhere, also where the outcome is unknown; not
-        // where the node said no, which took no effect and cannot any more. One that stood
-        // in line may stand there still.
-        let skip = match planted::on(planted::Bug::FailedAttemptKept) {
-            false if waited => NodeSet::default(),
-            false => canvass.untouched(),
-            true => NodeSet::all(),
-        };
-        self.arm(sent_at).release(skip);
+        if !waited {
+            // A failed attempt releases everywhere, also where the outcome is unknown; not
+            // where the node said no, which took no effect and cannot any more.
+            let skip = match planted::on(planted::Bug::FailedAttemptKept) {
+                false => canvass.untouched(),
+                true => NodeSet::all(),
+            };
+            self.arm(sent_at).release(skip);
+        }
         let mut refused = self.refused(&canvass, sent_at);
         if decision == Decision::Carried {
             // A majority granted it, but so late that nothing of it is left.
             refused.advice = Advice::Outage { permanent: false };
         }
-        Err(refused)
+        let place = self.take_armed();
+        Err(NotTaken { refused, place })
     }
 
     /// Takes what nodes have granted when its turn came, without being asked again. On each of
@@ -152,8 +173,10 @@ impl<'a> Bid<'a> {
     pub(crate) fn refused(&self, canvass: &Canvass, sent_at: Moment) -> Refused {
         let core = self.core;
         let elapsed = core.clock.now().saturating_duration_since(sent_at);
-        let (advice, now) =
-            canvass.with_round(|round| (round.advice(self.claim.token, elapsed), round.clock()));
+        let (advice, now) = canvass.with_round(|round| {
+            let advice = round.advice(self.claim.token, elapsed, self.haste);
+            (advice, round.clock())
+        });
         if let (Advice::Contended { .. }, Some(now)) = (advice, now) {
             core.proposer.align(&core.clock, now, elapsed);
             core.proposer
@@ -181,7 +204,7 @@ impl Armed<'_> {
     }
 
     /// Sent at once, and so before the next attempt on the same connections.
-    fn release(&mut self, skip: NodeSet) {
+    pub(crate) fn release(&mut self, skip: NodeSet) {
         if let Some(item) = self.take(skip)
             && skip.len() < self.core.nodes.len()
         {

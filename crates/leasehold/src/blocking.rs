@@ -13,16 +13,26 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
+//! Every method of the async API is here, under the same name:
+//!
+//! | | |
+//! |---|---|
+//! | [`Client`] | [`connect`](Client::connect), [`build`](Client::build), `init` and `init_replacing` take a [`Builder`]; `in_memory`, `mutex`, `ready`, `shutdown`, `inspect`, `inspect_all`, `break_lock`, `frees_the_locks_of_the_dead` |
+//! | [`Mutex`] | `with_options`, `lock`, `try_lock`, `try_lock_for`, `lock_timeout`, `with`, `detached` |
+//! | [`Lease`] | `token`, `name`, `key`, `deadline`, `remaining`, `is_valid`, `loss`, `extend`, `release`, `release_keeping`, `detach`, `bind_to_processes`, `cancellation_token`; [`lost`](Lease::lost) has a timeout |
+//! | [`Detached`] | `owner`, `token`, `name`, `key`, `extend`, `release` |
+//!
 //! Must not be used inside of an async runtime: these calls block the thread, and a
 //! runtime's thread panics when it is blocked like this.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{Builder, Error, Moment, Name, Options, Released};
+use crate::{Builder, Error, Inspection, Listing, Loss, Moment, Name, Options, Released};
 
 /// The background thread. Ends, without waiting for anything, with its last handle.
 struct Background {
@@ -97,6 +107,31 @@ impl Client {
         Ok(Self { inner, background })
     }
 
+    /// Records the nodes that `builder` describes as a set; see [`Builder::init`].
+    ///
+    /// ```no_run
+    /// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// leasehold::blocking::Client::init(leasehold::Client::builder().nodes(nodes))?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Builder::init`].
+    #[cfg(feature = "redis")]
+    pub fn init(builder: Builder) -> Result<Vec<crate::node::Initialized>, Error> {
+        Background::start().block_on(builder.init())
+    }
+
+    /// Records the nodes that `builder` describes in place of others; see
+    /// [`Builder::init_replacing`].
+    ///
+    /// # Errors
+    /// Those of [`Builder::init_replacing`].
+    #[cfg(feature = "redis")]
+    pub fn init_replacing(builder: Builder) -> Result<Vec<crate::node::Initialized>, Error> {
+        Background::start().block_on(builder.init_replacing())
+    }
+
     /// See [`crate::Client::in_memory`].
     #[must_use]
     pub fn in_memory() -> Self {
@@ -122,10 +157,56 @@ impl Client {
         self.background.block_on(self.inner.ready(timeout))
     }
 
+    /// See [`crate::Client::inspect`].
+    ///
+    /// ```
+    /// let client = leasehold::blocking::Client::in_memory();
+    /// let lease = client.mutex("report").lock()?;
+    /// let inspection = client.inspect(lease.name())?;
+    /// let owner_id = inspection.lock().expect("it is held").owner_id();
+    /// assert!(client.break_lock(lease.name(), &owner_id)?);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`crate::Client::inspect`].
+    pub fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Inspection, Error> {
+        self.background.block_on(self.inner.inspect(name))
+    }
+
+    /// See [`crate::Client::inspect_all`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Client::inspect_all`].
+    pub fn inspect_all(&self) -> Result<Listing, Error> {
+        self.background.block_on(self.inner.inspect_all())
+    }
+
+    /// See [`crate::Client::break_lock`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Client::break_lock`].
+    pub fn break_lock(&self, name: impl AsRef<[u8]>, owner_id: &str) -> Result<bool, Error> {
+        let breaking = self.inner.break_lock(name, owner_id);
+        self.background.block_on(breaking)
+    }
+
+    /// See [`crate::Client::frees_the_locks_of_the_dead`].
+    #[must_use]
+    pub fn frees_the_locks_of_the_dead(&self) -> bool {
+        self.inner.frees_the_locks_of_the_dead()
+    }
+
     /// See [`crate::Client::shutdown`]. Without it, what was dropped just before the
     /// program ends may stay locked until its TTL.
     pub fn shutdown(&self, grace: Duration) -> usize {
         self.background.block_on(self.inner.shutdown(grace))
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
     }
 }
 
@@ -162,6 +243,15 @@ impl Mutex {
         Ok(lease.map(|lease| self.lease(lease)))
     }
 
+    /// See [`crate::Mutex::try_lock_for`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Mutex::try_lock_for`].
+    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<Lease>, Error> {
+        let lease = self.background.block_on(self.inner.try_lock_for(timeout))?;
+        Ok(lease.map(|lease| self.lease(lease)))
+    }
+
     /// See [`crate::Mutex::lock_timeout`].
     ///
     /// # Errors
@@ -178,13 +268,21 @@ impl Mutex {
     /// # Errors
     /// Those of [`lock`](Mutex::lock), and [`Error::Lost`].
     pub fn with<T>(&self, work: impl FnOnce(&Lease) -> T) -> Result<T, Error> {
-        let lease = self.lock()?;
+        let mut lease = self.lock()?;
         let value = work(&lease);
-        let (name, token) = (lease.name().clone(), lease.token());
-        match lease.release() {
-            Released::Released => Ok(value),
-            Released::WasLost => Err(Error::Lost { name, token }),
-        }
+        let inner = lease.take();
+        self.background.block_on(inner.finish(Some(value)))
+    }
+
+    /// See [`crate::Mutex::detached`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Mutex::detached`].
+    pub fn detached(&self, owner: &str) -> Result<Detached, Error> {
+        Ok(Detached {
+            inner: self.inner.detached(owner)?,
+            background: Arc::clone(&self.background),
+        })
     }
 
     fn lease(&self, inner: crate::Lease) -> Lease {
@@ -192,6 +290,12 @@ impl Mutex {
             inner: Some(inner),
             background: Arc::clone(&self.background),
         }
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
     }
 }
 
@@ -213,10 +317,22 @@ impl Lease {
         self.lease().token()
     }
 
+    /// See [`crate::Lease::owner_id`].
+    #[must_use]
+    pub fn owner_id(&self) -> String {
+        self.lease().owner_id()
+    }
+
     /// See [`crate::Lease::name`].
     #[must_use]
     pub fn name(&self) -> &Name {
         self.lease().name()
+    }
+
+    /// See [`crate::Lease::key`].
+    #[must_use]
+    pub fn key(&self) -> &Name {
+        self.lease().key()
     }
 
     /// See [`crate::Lease::deadline`].
@@ -245,6 +361,40 @@ impl Lease {
         self.background.block_on(lost).is_ok()
     }
 
+    /// See [`crate::Lease::loss`].
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.lease().loss()
+    }
+
+    /// See [`crate::Lease::cancellation_token`].
+    #[cfg(feature = "cancellation")]
+    #[must_use]
+    pub fn cancellation_token(&self) -> tokio_util::sync::CancellationToken {
+        self.lease().cancellation_token()
+    }
+
+    /// See [`crate::Lease::bind_to_processes`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Lease::bind_to_processes`].
+    pub fn bind_to_processes(&self, pids: &[u32]) -> Result<(), Error> {
+        self.background
+            .block_on(self.lease().bind_to_processes(pids))
+    }
+
+    /// See [`crate::Lease::detach`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Lease::detach`].
+    pub fn detach(mut self) -> Result<Detached, Error> {
+        let inner = self.take();
+        Ok(Detached {
+            inner: self.background.block_on(inner.detach())?,
+            background: Arc::clone(&self.background),
+        })
+    }
+
     /// See [`crate::Lease::extend`].
     ///
     /// # Errors
@@ -255,10 +405,22 @@ impl Lease {
 
     /// See [`crate::Lease::release`].
     pub fn release(mut self) -> Released {
-        match self.inner.take() {
-            Some(lease) => self.background.block_on(lease.release()),
-            None => Released::WasLost,
-        }
+        let inner = self.take();
+        self.background.block_on(inner.release())
+    }
+
+    /// See [`crate::Lease::release_keeping`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Lease::release_keeping`].
+    pub fn release_keeping(mut self, period: Duration) -> Result<(), Error> {
+        let inner = self.take();
+        self.background.block_on(inner.release_keeping(period))
+    }
+
+    /// The lease itself; this is not used any more.
+    fn take(&mut self) -> crate::Lease {
+        self.inner.take().expect("it is there until released")
     }
 
     fn lease(&self) -> &crate::Lease {
@@ -278,8 +440,72 @@ impl Drop for Lease {
     }
 }
 
-impl std::fmt::Debug for Lease {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+/// A blocking [`crate::Detached`].
+///
+/// ```
+/// let client = leasehold::blocking::Client::in_memory();
+/// let mutex = client.mutex("deploy");
+/// let owner = mutex.lock()?.detach()?.owner().to_owned();
+/// let lease = mutex.detached(&owner)?;
+/// println!("token {} for the next {:?}", lease.token(), lease.extend()?);
+/// lease.release()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+pub struct Detached {
+    inner: crate::Detached,
+    background: Arc<Background>,
+}
+
+impl Detached {
+    /// See [`crate::Detached::owner`].
+    #[must_use]
+    pub fn owner(&self) -> &str {
+        self.inner.owner()
+    }
+
+    /// See [`crate::Detached::token`].
+    #[must_use]
+    pub fn token(&self) -> u64 {
+        self.inner.token()
+    }
+
+    /// See [`crate::Detached::name`].
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        self.inner.name()
+    }
+
+    /// See [`crate::Detached::key`].
+    #[must_use]
+    pub fn key(&self) -> &Name {
+        self.inner.key()
+    }
+
+    /// See [`crate::Detached::extend`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Detached::extend`].
+    pub fn extend(&self) -> Result<Duration, Error> {
+        self.background.block_on(self.inner.extend())
+    }
+
+    /// See [`crate::Detached::release`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Detached::release`].
+    pub fn release(self) -> Result<Released, Error> {
+        self.background.block_on(self.inner.release())
+    }
+}
+
+impl fmt::Debug for Detached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }

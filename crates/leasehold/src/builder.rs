@@ -8,7 +8,7 @@ use crate::clock::{Clock, TimeSource};
 use crate::core::Parts;
 use crate::error::{Error, Invalid};
 use crate::node::rules::Constants;
-use crate::node::{Node, NodeSettings, Tls};
+use crate::node::{Node, NodeSettings, Tls, VERIFY_AFTER};
 use crate::options::{MAX_TTL, MIN_TTL, Options, between};
 use crate::quorum::NodeSet;
 
@@ -132,23 +132,23 @@ impl Builder {
     /// Default 10 s. How far a token may be ahead of a node's clock; more than the
     /// nodes' clocks differ. The same for all clients of the nodes.
     #[must_use]
-    pub fn skew(mut self, skew: Duration) -> Self {
-        self.skew = Some(skew);
+    pub fn skew(mut self, skew: impl Into<Option<Duration>>) -> Self {
+        self.skew = skew.into();
         self
     }
 
     /// Default 24 h. How long the nodes remember the last token of a name that is not
     /// used. The same for all clients of the nodes.
     #[must_use]
-    pub fn fence_retention(mut self, retention: Duration) -> Self {
-        self.fence_retention = Some(retention);
+    pub fn fence_retention(mut self, retention: impl Into<Option<Duration>>) -> Self {
+        self.fence_retention = retention.into();
         self
     }
 
     /// Default 1 s. How long connecting to a node may take.
     #[must_use]
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = Some(timeout);
+    pub fn connect_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.connect_timeout = timeout.into();
         self
     }
 
@@ -161,8 +161,8 @@ impl Builder {
 
     /// Default random. Seeds the jitter between attempts, for tests that replay.
     #[must_use]
-    pub fn jitter_seed(mut self, seed: u64) -> Self {
-        self.seed = Some(seed);
+    pub fn jitter_seed(mut self, seed: impl Into<Option<u64>>) -> Self {
+        self.seed = seed.into();
         self
     }
 
@@ -188,8 +188,9 @@ impl Builder {
         self
     }
 
-    /// Makes the client and starts to connect in the background. Leases can be asked
-    /// for at once.
+    /// Makes the client. It connects in the background when a lock is first asked for, or
+    /// when [`Client::ready`] is called. A client that only looks at locks
+    /// ([`Client::inspect`]) writes nothing to its nodes.
     ///
     /// # Errors
     /// [`Error::Invalid`] for what cannot work.
@@ -197,26 +198,37 @@ impl Builder {
     /// # Panics
     /// Outside of a `tokio` runtime.
     pub fn build(self) -> Result<Client, Error> {
-        let constants = self.constants()?;
-        self.options.validate(constants.restart_guard)?;
-        let settings = NodeSettings {
-            constants,
-            assume_fresh: self.assume_fresh,
-            connect_timeout: self.checked_connect_timeout()?,
-            clock: self.clock.clone(),
-            tls: self.tls,
-        };
+        let options = self.options.clone();
+        let (prefix, seed) = (self.prefix.clone(), self.seed);
+        let (settings, specs) = self.settings()?;
+        options.validate(settings.constants.restart_guard)?;
         Ok(Client::from_parts(Parts {
-            nodes: open(self.nodes, &settings)?,
-            clock: self.clock,
-            options: self.options,
-            constants,
-            prefix: self.prefix,
-            seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
+            nodes: open(specs, &settings)?,
+            clock: settings.clock,
+            options,
+            constants: settings.constants,
+            prefix,
+            seed: seed.unwrap_or_else(|| fastrand::u64(..)),
         }))
     }
 
-    /// Makes the client and waits until its nodes have been reached, at most the
+    /// What the nodes need to know, and the nodes.
+    fn settings(self) -> Result<(NodeSettings, Vec<Spec>), Invalid> {
+        let constants = self.constants()?;
+        self.tls.validate()?;
+        let settings = NodeSettings {
+            constants,
+            assume_fresh: self.assume_fresh,
+            prefix: self.prefix.clone(),
+            connect_timeout: self.checked_connect_timeout()?,
+            verify_after: VERIFY_AFTER,
+            clock: self.clock,
+            tls: self.tls,
+        };
+        Ok((settings, self.nodes))
+    }
+
+    /// Makes the client and waits until a majority of its nodes has been reached, at most the
     /// connect timeout. A minority that cannot be reached is no error.
     ///
     /// # Errors
@@ -228,6 +240,77 @@ impl Builder {
         let client = self.build()?;
         client.ready(timeout).await?;
         Ok(client)
+    }
+
+    /// Records the nodes of this client as a set on each of their servers, before the first
+    /// client uses them. All of them must be reachable.
+    ///
+    /// Without it, the first client that reaches its servers records the set. With it, new
+    /// servers vote at once: a restart guard is for servers that may have forgotten locks, and
+    /// the operator who sets up new ones knows that there were none. Call this once for a deployment,
+    /// not after a restart. If the same set is on record already, nothing changes.
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// for done in leasehold::Client::builder().nodes(nodes).init().await? {
+    ///     println!("{}: {:?}", done.node, done.change);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`build`](Self::build), and [`Error::Invalid`] with the node that could not be
+    /// reached, or that has another set of nodes or other constants on record.
+    ///
+    /// Cancel safety: if dropped, some servers may have the record and others not. Call it again.
+    #[cfg(feature = "redis")]
+    pub async fn init(self) -> Result<Vec<crate::node::Initialized>, Error> {
+        self.record(crate::node::redis::Existing::Refuse).await
+    }
+
+    /// Records the nodes of this client as [`init`](Self::init) does, in place of other nodes or
+    /// constants: to add nodes, to replace a server that is gone, or to change a constant.
+    ///
+    /// Clients of the earlier set are refused from then on, within a second, and lose their
+    /// leases. The nodes do not vote until none of those leases can run; see
+    /// [`Initialized::votes_in`](crate::node::Initialized::votes_in).
+    /// [`assume_fresh`](Self::assume_fresh) skips that, for when no client runs.
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// // From one node to three.
+    /// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// leasehold::Client::builder().nodes(nodes).init_replacing().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`init`](Self::init), but for records that differ.
+    ///
+    /// Cancel safety: if dropped, some servers may have the new record and others not. Call it
+    /// again.
+    #[cfg(feature = "redis")]
+    pub async fn init_replacing(self) -> Result<Vec<crate::node::Initialized>, Error> {
+        self.record(crate::node::redis::Existing::Replace).await
+    }
+
+    #[cfg(feature = "redis")]
+    async fn record(
+        self,
+        existing: crate::node::redis::Existing,
+    ) -> Result<Vec<crate::node::Initialized>, Error> {
+        let (settings, specs) = self.settings()?;
+        let mut targets = Vec::with_capacity(specs.len());
+        for opened in parse(specs, &settings)? {
+            // Nodes of other kinds keep no record.
+            if let Opened::Redis(target) = opened {
+                targets.push(*target);
+            }
+        }
+        crate::node::redis::init(targets, &settings, existing)
+            .await
+            .map_err(|(node, error)| Invalid::Node { node, error }.into())
     }
 
     fn checked_connect_timeout(&self) -> Result<Duration, Invalid> {
@@ -299,9 +382,9 @@ enum Opened {
     Redis(Box<crate::node::redis::Target>),
 }
 
-fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>, Invalid> {
+/// Reads all URLs, before the first connection is opened.
+fn parse(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Opened>, Invalid> {
     let several = specs.len() > 1;
-    // All URLs are read before the first connection is opened.
     let mut opened = Vec::with_capacity(specs.len());
     for (index, spec) in specs.into_iter().enumerate() {
         opened.push(match spec {
@@ -312,8 +395,23 @@ fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>,
             })?,
         });
     }
+    Ok(opened)
+}
+
+fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>, Invalid> {
+    let opened = parse(specs, settings)?;
     #[cfg(feature = "redis")]
-    let roster = Arc::new(crate::node::redis::Roster::default());
+    let roster = {
+        let labels = opened.iter().filter_map(|opened| match opened {
+            Opened::Redis(target) => Some(target.label().to_owned()),
+            _ => None,
+        });
+        let (labels, clock) = (labels.collect(), settings.clock.clone());
+        let roster = crate::node::redis::Roster::new(labels, opened.len(), clock);
+        Arc::new(roster)
+    };
+    #[cfg(feature = "redis")]
+    let mut places = 0..;
     let start = |opened| match opened {
         Opened::Node(node) => node,
         #[cfg(all(feature = "local", unix))]
@@ -325,6 +423,7 @@ fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>,
             *target,
             settings,
             Arc::clone(&roster),
+            places.next().unwrap_or_default(),
         )),
     };
     Ok(opened.into_iter().map(start).collect())

@@ -13,6 +13,9 @@ use crate::node::NodeError;
 use crate::quorum::round::Round;
 use crate::{MemoryNode, Story};
 
+/// How long [`Client::ready`] waits for the other nodes once a majority works.
+const STRAGGLERS: Duration = Duration::from_millis(100);
+
 /// A client of one node or of several. Cheap to clone; clones share everything.
 ///
 /// ```no_run
@@ -64,14 +67,18 @@ impl Client {
 
     /// The lock of this name. A name that is not 1 to 1024 bytes long is an error of
     /// the calls that follow.
+    ///
+    /// Names are given, and returned by leases, inspections and errors, without the client's
+    /// [prefix](Builder::prefix). The key on the nodes is the prefix followed by the name:
+    /// [`Lease::key`](crate::Lease::key), [`Inspection::key`](crate::Inspection::key).
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
-        let name = self.full_name(name.as_ref());
+        let name = self.key_of(name.as_ref());
         Mutex::new(Arc::clone(&self.core), name)
     }
 
-    /// The name as it stands on the nodes.
-    pub(crate) fn full_name(&self, name: &[u8]) -> Result<Name, Invalid> {
+    /// The key on the nodes: the prefix and the name.
+    pub(crate) fn key_of(&self, name: &[u8]) -> Result<Name, Invalid> {
         let name = Name::new(name)?;
         match &*self.core.prefix {
             [] => Ok(name),
@@ -83,13 +90,15 @@ impl Client {
         &self.core
     }
 
-    /// Waits until every node is known to work or not to, at most `timeout`; then says
-    /// whether leases can be had.
+    /// Waits until a majority of nodes is known to work, at most `timeout`. The other nodes get
+    /// another 100 ms to report an error that has to be corrected, so a silent minority costs no
+    /// more than that.
     ///
     /// # Errors
     /// [`Error::Invalid`] if a node refuses this client for good (a wrong password, the
     /// same server twice, …), [`Error::NoMajority`] if no majority can be asked yet.
     /// The client stays usable either way, and goes on trying to connect.
+    /// [`Error::RuntimeEnded`] if the runtime that the client was created on has shut down.
     ///
     /// Cancel safety: leaves nothing behind.
     ///
@@ -101,12 +110,22 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn ready(&self, timeout: Duration) -> Result<(), Error> {
-        let deadline = self.core.clock.now() + timeout;
+        self.core.check_runtime()?;
+        let majority = Round::majority(self.core.nodes.len());
+        let mut deadline = self.core.clock.now() + timeout;
+        for node in self.core.nodes.iter() {
+            node.connect();
+        }
         loop {
             let statuses: Vec<_> = self.core.nodes.iter().map(|node| node.status()).collect();
             let undecided = statuses.iter().any(Option::is_none);
-            if !undecided || self.core.clock.now() >= deadline {
+            let now = self.core.clock.now();
+            if !undecided || now >= deadline {
                 return self.assess(statuses);
+            }
+            let working = statuses.iter().flatten().filter(|status| status.is_ok());
+            if working.count() >= majority {
+                deadline = deadline.min(now + STRAGGLERS);
             }
             self.core.clock.sleep(Duration::from_millis(1)).await;
         }
@@ -169,7 +188,7 @@ impl Client {
             Some(Ok(())) => Story::Connected,
             Some(Err(error)) => Story::Failed(error),
         });
-        let refusal = self.core.refusal(Name::new("(any)")?, stories);
+        let refusal = self.core.refusal(None, stories);
         Err(Error::NoMajority(Box::new(refusal)))
     }
 }

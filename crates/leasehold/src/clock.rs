@@ -173,6 +173,22 @@ impl Clock {
         }
     }
 
+    /// Sleeps until `moment` on a single timer, which stands still while the machine is
+    /// suspended. For callers that read the clock themselves whenever they are polled. Never
+    /// returns outside of a `tokio` runtime, which has the timers.
+    ///
+    /// Cancel safety: leaves nothing behind.
+    pub(crate) async fn timer_at(&self, moment: Moment) {
+        let left = moment.saturating_duration_since(self.now());
+        match &self.source {
+            Some(source) => source.sleep(left).await,
+            None if tokio::runtime::Handle::try_current().is_ok() => {
+                tokio::time::sleep(left).await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+
     pub(crate) async fn sleep(&self, duration: Duration) {
         self.sleep_until(self.now() + duration).await;
     }

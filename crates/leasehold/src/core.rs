@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::error::{NodeReport, Refusal, Story};
+use crate::error::{Error, NodeReport, Refusal, Story};
 use crate::janitor::Janitor;
 use crate::keeper::Keeper;
 use crate::name::Name;
@@ -31,8 +31,28 @@ pub(crate) struct Core {
     ids: AtomicU64,
     seeds: Mutex<fastrand::Rng>,
     pub(crate) turnstile: Turnstile,
+    closing: Arc<Closing>,
+}
+
+/// Whether, and why, a client gives out no more leases.
+#[derive(Default)]
+pub(crate) struct Closing {
     shut_down: AtomicBool,
-    shutting_down: Notify,
+    runtime_ended: AtomicBool,
+    changed: Notify,
+}
+
+impl Closing {
+    fn shut_down(&self) {
+        self.shut_down.store(true, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// The runtime of the client's tasks has ended.
+    pub(crate) fn runtime_ended(&self) {
+        self.runtime_ended.store(true, Ordering::Release);
+        self.changed.notify_waiters();
+    }
 }
 
 /// Everything that a client is made of.
@@ -48,8 +68,14 @@ pub(crate) struct Parts {
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
         let nodes: Arc<[_]> = parts.nodes.into();
+        let closing = Arc::new(Closing::default());
+        let keeper = Keeper::start(
+            Arc::clone(&nodes),
+            parts.clock.clone(),
+            Arc::clone(&closing),
+        );
         Self {
-            keeper: Keeper::start(Arc::clone(&nodes), parts.clock.clone()),
+            keeper,
             janitor: Janitor::start(Arc::clone(&nodes), parts.clock.clone()),
             nodes,
             clock: parts.clock,
@@ -60,8 +86,7 @@ impl Core {
             ids: AtomicU64::new(1),
             seeds: Mutex::new(fastrand::Rng::with_seed(parts.seed)),
             turnstile: Turnstile::default(),
-            shut_down: AtomicBool::new(false),
-            shutting_down: Notify::new(),
+            closing,
         }
     }
 
@@ -86,43 +111,85 @@ impl Core {
     }
 
     pub(crate) fn shut_down(&self) {
-        self.shut_down.store(true, Ordering::Release);
-        self.shutting_down.notify_waiters();
+        self.closing.shut_down();
     }
 
-    /// Resolves when the client is shut down.
+    /// Resolves when the client is shut down, or its runtime has ended.
     ///
     /// Cancel safety: nothing happens.
     pub(crate) async fn until_shut_down(&self) {
-        let mut shutting_down = std::pin::pin!(self.shutting_down.notified());
-        shutting_down.as_mut().enable();
+        let mut changed = std::pin::pin!(self.closing.changed.notified());
+        changed.as_mut().enable();
         if !self.is_shut_down() {
-            shutting_down.await;
+            changed.await;
         }
     }
 
+    /// Whether the client was shut down, or its runtime has ended.
     pub(crate) fn is_shut_down(&self) -> bool {
-        self.shut_down.load(Ordering::Acquire)
+        self.closing.shut_down.load(Ordering::Acquire) || self.has_no_runtime()
     }
 
-    /// What each node has to say about a name for which there was no majority.
-    pub(crate) fn refusal(&self, name: Name, stories: impl IntoIterator<Item = Story>) -> Refusal {
-        let nodes = self.nodes.iter().zip(stories);
+    /// Whether the runtime has ended on which the client's tasks ran.
+    pub(crate) fn has_no_runtime(&self) -> bool {
+        self.closing.runtime_ended.load(Ordering::Acquire)
+    }
+
+    /// An error if the runtime has ended: nothing is sent to some nodes then, and no lease is
+    /// renewed.
+    pub(crate) fn check_runtime(&self) -> Result<(), Error> {
+        match self.has_no_runtime() {
+            false => Ok(()),
+            true => Err(Error::RuntimeEnded),
+        }
+    }
+
+    /// What went wrong, where that is the end of the runtime.
+    pub(crate) fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::NoMajority(_) | Error::ShutDown if self.has_no_runtime() => Error::RuntimeEnded,
+            error => error,
+        }
+    }
+
+    /// The name as the caller gave it, without the client's prefix.
+    pub(crate) fn name_of(&self, key: &Name) -> Name {
+        let name = key.without_prefix(&self.prefix);
+        name.unwrap_or_else(|| key.clone())
+    }
+
+    /// What each node has to say about a name, or about all, for which there was no majority.
+    pub(crate) fn refusal(
+        &self,
+        name: Option<Name>,
+        stories: impl IntoIterator<Item = Story>,
+    ) -> Refusal {
         Refusal {
             name,
+            attempts: None,
             majority: Round::majority(self.nodes.len()),
-            nodes: nodes
-                .map(|(node, story)| NodeReport {
-                    node: node.label().to_owned(),
-                    story,
-                })
-                .collect(),
+            nodes: self.reports(stories),
         }
+    }
+
+    /// What happened at each node.
+    fn reports(&self, stories: impl IntoIterator<Item = Story>) -> Vec<NodeReport> {
+        let nodes = self.nodes.iter().zip(stories);
+        let report = |(node, story): (&Arc<dyn Node>, Story)| NodeReport {
+            node: node.label().to_owned(),
+            story,
+        };
+        nodes.map(report).collect()
+    }
+
+    /// What each node answered.
+    pub(crate) fn answers(&self, canvass: &Canvass) -> Vec<NodeReport> {
+        self.reports(canvass.with_round(|round| round.stories().to_vec()))
     }
 
     /// The story of a claim that was refused.
     pub(crate) fn refused(&self, claim: &Claim, canvass: &Canvass) -> Refusal {
         let stories = canvass.with_round(|round| round.stories().to_vec());
-        self.refusal(claim.name.clone(), stories)
+        self.refusal(Some(self.name_of(&claim.name)), stories)
     }
 }

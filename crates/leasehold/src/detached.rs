@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::core::Core;
 use crate::error::{Error, Invalid};
-use crate::held::Held;
+use crate::held::{Held, taken_away};
 use crate::holder::owned_token;
 use crate::janitor::Return;
 use crate::lease::Released;
@@ -37,6 +37,7 @@ use crate::quorum::{Canvass, NodeSet, Question};
 /// ```
 pub struct Detached {
     core: Arc<Core>,
+    name: Name,
     claim: Arc<Claim>,
     token: u64,
     drift: Duration,
@@ -47,6 +48,7 @@ impl Detached {
     pub(crate) fn of_lease(core: &Arc<Core>, held: &Held) -> Self {
         Self {
             core: Arc::clone(core),
+            name: held.name.clone(),
             claim: Arc::clone(&held.claim),
             token: held.token,
             drift: held.drift,
@@ -56,15 +58,17 @@ impl Detached {
 
     pub(crate) fn from_owner(
         core: Arc<Core>,
-        name: Name,
+        key: Name,
         owner: &str,
         options: &Options,
     ) -> Result<Self, Invalid> {
         let token = owned_token(owner.as_bytes()).ok_or(Invalid::Owner)?;
-        let claim = Claim::new(name, owner.as_bytes(), token, options.ttl);
+        let name = core.name_of(&key);
+        let claim = Claim::new(key, owner.as_bytes(), token, options.ttl);
         claim.set_holders(Holders::Nobody);
         Ok(Self {
             core,
+            name,
             claim: Arc::new(claim),
             token,
             drift: options.drift_of_ttl(),
@@ -89,19 +93,28 @@ impl Detached {
         self.token
     }
 
-    /// The lock's name, as it stands on the nodes.
+    /// The lock's name, without the client's prefix: as [`Client::mutex`](crate::Client::mutex)
+    /// takes it.
     #[must_use]
     pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The key of the lock on the nodes: the client's prefix and the name.
+    #[must_use]
+    pub fn key(&self) -> &Name {
         &self.claim.name
     }
 
-    /// Keeps the lease for another TTL; how long it is valid from now.
+    /// Keeps the lease for another TTL; how long it is valid from now, at least. Nodes never shorten
+    /// a lock: if more than the TTL was left, it stays so.
     ///
     /// # Errors
     /// [`Error::Lost`] if it is over, [`Error::NoMajority`] if not enough nodes answered.
     ///
     /// Cancel safety: if dropped, the nodes may have extended it.
     pub async fn extend(&self) -> Result<Duration, Error> {
+        self.core.check_runtime()?;
         // Before the first byte is sent.
         let sent_at = self.core.clock.now();
         let question = Question::new(Verb::Extend, &self.claim, self.timeout);
@@ -124,6 +137,7 @@ impl Detached {
     ///
     /// Cancel safety: once polled, the release is under way and goes on if this is dropped.
     pub async fn release(self) -> Result<Released, Error> {
+        self.core.check_runtime()?;
         let canvass = self.core.janitor.give_back(Return {
             claim: Arc::clone(&self.claim),
             keep_until: None,
@@ -134,21 +148,22 @@ impl Detached {
         });
         match canvass.decided().await {
             Decision::Carried => Ok(Released::Released),
-            Decision::Failed => match self.refused(&canvass) {
-                Error::Lost { .. } => Ok(Released::WasLost),
-                error => Err(error),
-            },
+            Decision::Refuted => Ok(Released::WasLost),
+            Decision::Failed => Err(self.refused(&canvass)),
         }
     }
 
     fn refused(&self, canvass: &Canvass) -> Error {
-        if canvass.with_round(|round| round.is_refuted()) {
+        if canvass.with_round(|round| round.decision() == Some(Decision::Refuted)) {
             return Error::Lost {
-                name: self.claim.name.clone(),
+                name: self.name.clone(),
                 token: self.token,
+                why: taken_away(&self.claim, canvass),
+                nodes: self.core.answers(canvass),
             };
         }
-        Error::NoMajority(Box::new(self.core.refused(&self.claim, canvass)))
+        let refusal = self.core.refused(&self.claim, canvass);
+        self.core.explain(Error::NoMajority(Box::new(refusal)))
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::held::Loss;
 use crate::holder::Holder;
 use crate::name::Name;
 use crate::node::{NodeError, Vote};
@@ -17,7 +18,7 @@ use crate::node::{NodeError, Vote};
 pub enum Error {
     /// Somebody else holds the lock, and the options say not to wait
     /// ([`Wait::No`](crate::Wait::No)) or to stop after so many attempts.
-    #[error("{}", .0.held())]
+    #[error("{}{}", .0.gave_up(), .0.held())]
     Held(Box<Refusal>),
     /// The time to wait ran out while somebody else held the lock.
     #[error("timed out after {waited:?}: {}", .refusal.held())]
@@ -29,23 +30,35 @@ pub enum Error {
     },
     /// So many nodes did not vote that no majority could be reached: an outage,
     /// not contention.
-    #[error("{}", .0.no_majority())]
+    #[error("{}{}", .0.gave_up(), .0.no_majority())]
     NoMajority(Box<Refusal>),
     /// The lease was lost while it was held: its deadline passed without a
     /// renewal, or a majority of nodes said that it is over.
-    #[error("the lease on `{name}` (token {token}) was lost")]
+    #[error("the lease on `{name}` (token {token}) was lost: {why}{}", nodes_text(.nodes))]
     Lost {
         /// The lock's name.
         name: Name,
         /// The token of the lease that was lost.
         token: u64,
+        /// Why.
+        why: Loss,
+        /// What each node said to the last renewal. Empty if there was none.
+        nodes: Vec<NodeReport>,
     },
-    /// An argument, option or URL that cannot work. Nothing was sent.
+    /// An argument, option or URL that cannot work, or a node that refuses this client for good.
+    /// No lock was asked for.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The client was shut down.
     #[error("the client was shut down")]
     ShutDown,
+    /// The `tokio` runtime on which the client was created has shut down. With it ended the
+    /// tasks that talk to the nodes and renew leases.
+    #[error(
+        "the runtime that this client was created on has shut down; create the client inside \
+         the runtime that uses it"
+    )]
+    RuntimeEnded,
 }
 
 impl Error {
@@ -69,17 +82,58 @@ impl Error {
             Self::Held(refusal) | Self::NoMajority(refusal) | Self::TimedOut { refusal, .. } => {
                 &refusal.nodes
             }
-            Self::Lost { .. } | Self::Invalid(_) | Self::ShutDown => &[],
+            Self::Lost { nodes, .. } => nodes,
+            Self::Invalid(_) | Self::ShutDown | Self::RuntimeEnded => &[],
         }
     }
+}
+
+impl Error {
+    /// Who holds the lock instead, by the first node that said so.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// use leasehold::Wait;
+    ///
+    /// let mutex = client.mutex("report").with_options(|o| o.label("web-1"));
+    /// let _held = mutex.lock().await?;
+    /// let error = mutex.with_options(|o| o.wait(Wait::No)).lock().await.unwrap_err();
+    /// assert!(error.holder().unwrap().to_string().contains("web-1"));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn holder(&self) -> Option<&Holder> {
+        holder(self.nodes())
+    }
+}
+
+fn holder(nodes: &[NodeReport]) -> Option<&Holder> {
+    nodes.iter().find_map(|report| match &report.story {
+        Story::Voted(Vote::Held { holder, .. }) => Some(holder),
+        _ => None,
+    })
+}
+
+/// What each node said, at the end of a message.
+fn nodes_text(nodes: &[NodeReport]) -> String {
+    if nodes.is_empty() {
+        return String::new();
+    }
+    let reports: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+    format!(" [{}]", reports.join("; "))
 }
 
 /// An attempt that was refused, and the story of every node.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The lock's name.
-    pub name: Name,
+    /// The lock's name; `None` if the nodes were asked about no lock in particular
+    /// ([`Client::ready`](crate::Client::ready), [`Client::inspect_all`](crate::Client::inspect_all)).
+    pub name: Option<Name>,
+    /// How many attempts the call had made, if [`Options::attempts`](crate::Options::attempts)
+    /// limits them.
+    pub attempts: Option<u32>,
     /// How many nodes had to grant it.
     pub majority: usize,
     /// What each node said, in the order of the client's nodes.
@@ -90,10 +144,7 @@ impl Refusal {
     /// Who holds the lock, by the first node that told.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
-        self.nodes.iter().find_map(|report| match &report.story {
-            Story::Voted(Vote::Held { holder, .. }) => Some(holder),
-            _ => None,
-        })
+        holder(&self.nodes)
     }
 
     /// When the lock runs out if nobody renews it: the shortest time that a node
@@ -123,29 +174,36 @@ impl Refusal {
         (count >= self.majority).then_some(most)
     }
 
+    fn gave_up(&self) -> String {
+        match self.attempts {
+            None => String::new(),
+            Some(1) => "gave up after 1 attempt: ".to_owned(),
+            Some(attempts) => format!("gave up after {attempts} attempts: "),
+        }
+    }
+
     fn held(&self) -> String {
+        let name = self.name.as_ref().map(ToString::to_string);
+        let name = name.unwrap_or_default();
         let mut text = match self.holder() {
-            Some(holder) => format!("`{}` is held by {holder}", self.name),
-            None => format!("`{}` is contended", self.name),
+            Some(holder) => format!("`{name}` is held by {holder}"),
+            None => format!("`{name}` is contended"),
         };
         if let Some(remaining) = self.remaining() {
             text += &format!(", {remaining:.1?} left");
         }
-        text + &self.nodes_text()
+        text + &nodes_text(&self.nodes)
     }
 
     fn no_majority(&self) -> String {
-        format!(
-            "no majority for `{}`: {} of {} nodes must grant it",
-            self.name,
-            self.majority,
-            self.nodes.len()
-        ) + &self.nodes_text()
-    }
-
-    fn nodes_text(&self) -> String {
-        let reports: Vec<_> = self.nodes.iter().map(ToString::to_string).collect();
-        format!(" [{}]", reports.join("; "))
+        let (majority, nodes) = (self.majority, self.nodes.len());
+        let text = match &self.name {
+            Some(name) => {
+                format!("no majority for `{name}`: {majority} of {nodes} nodes must grant it")
+            }
+            None => format!("no majority: {majority} of {nodes} nodes must answer"),
+        };
+        text + &nodes_text(&self.nodes)
     }
 }
 
@@ -199,6 +257,28 @@ impl fmt::Display for Story {
             Self::Voted(vote) => vote.fmt(f),
             Self::Failed(error) => error.fmt(f),
         }
+    }
+}
+
+/// What a client needs for TLS. See [`Invalid::Tls`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TlsPart {
+    /// The certificate authority of the nodes.
+    RootCertificate,
+    /// The certificate that the client shows to the nodes.
+    ClientCertificate,
+    /// The key of that certificate.
+    ClientKey,
+}
+
+impl fmt::Display for TlsPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RootCertificate => "the root certificate",
+            Self::ClientCertificate => "the client certificate",
+            Self::ClientKey => "the client key",
+        })
     }
 }
 
@@ -263,6 +343,14 @@ pub enum Invalid {
     /// No node was given.
     #[error("no nodes were given; add at least one with `node(\"redis://host:6379\")`")]
     NoNodes,
+    /// A certificate or key (PEM) that cannot be used.
+    #[error("{what}: {why}")]
+    Tls {
+        /// Which of those that were given.
+        what: TlsPart,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A node's URL that cannot be used. The URL is not shown: it may hold a password.
     #[error("node {index}: {why}")]
     NodeUrl {

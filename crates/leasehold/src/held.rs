@@ -1,20 +1,23 @@
 //! A lease while it is held: what its guard and the keeper share.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
 use crate::core::Core;
-use crate::error::Error;
+use crate::error::{Error, Story};
 use crate::janitor::Return;
-use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Holders, Node, Verb};
+use crate::name::Name;
+use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Holders, Node, Verb, Vote};
 use crate::options::Options;
 use crate::planted;
-use crate::quorum::round::{self, Decision};
+use crate::quorum::round::{self, Decision, Round};
 use crate::quorum::{Canvass, NodeSet, Question};
 use crate::turnstile::Turn;
 
@@ -29,18 +32,22 @@ const CLOSED: u8 = 1;
 pub enum Loss {
     /// Its deadline came, and not enough nodes had confirmed a renewal.
     NotRenewed = 2,
-    /// A majority of nodes says that it is over: somebody broke or deleted the lock, or the
-    /// nodes lost their memory.
+    /// A majority of nodes says that it is over: another client has acquired the lock (which
+    /// one, says [`Error::holder`]), or the nodes lost their memory.
     TakenAway,
+    /// Its lock was released by another than its holder, and nobody has acquired it since:
+    /// [`break_lock`](crate::Client::break_lock), or a release with its owner value.
+    Broken,
     /// It had been held for [`max_hold`](crate::Options::max_hold).
     MaxHold,
-    /// The runtime whose task renewed it has ended.
+    /// The runtime whose task renewed it has shut down.
     RuntimeEnded,
 }
 
-const LOSSES: [Loss; 4] = [
+const LOSSES: [Loss; 5] = [
     Loss::NotRenewed,
     Loss::TakenAway,
+    Loss::Broken,
     Loss::MaxHold,
     Loss::RuntimeEnded,
 ];
@@ -48,11 +55,33 @@ const LOSSES: [Loss; 4] = [
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotRenewed => "its deadline came without a renewal",
-            Self::TakenAway => "a majority of nodes says that it is over",
-            Self::MaxHold => "it had been held for as long as it may be",
-            Self::RuntimeEnded => "the runtime that renewed it has ended",
+            Self::NotRenewed => "its deadline passed without a renewal",
+            Self::TakenAway => "another client acquired the lock, or the nodes lost their memory",
+            Self::Broken => "the lock was broken",
+            Self::MaxHold => "it was held for as long as `max_hold` allows",
+            Self::RuntimeEnded => "the runtime that renewed it has shut down",
         })
+    }
+}
+
+/// Why a claim is over that a majority of nodes does not extend any more. Only a release raises
+/// the fence to one above the claim's token: tokens of claims are multiples of
+/// [`BLOCK`](crate::proposer::BLOCK).
+pub(crate) fn taken_away(claim: &Claim, canvass: &Canvass) -> Loss {
+    let released = Vote::Lost {
+        fence: claim.token + 1,
+    };
+    let (broken, held) = canvass.with_round(|round| {
+        let said = |so: &dyn Fn(&Vote) -> bool| {
+            let stories = &mut round.stories().iter();
+            stories.any(|story| matches!(story, Story::Voted(vote) if so(vote)))
+        };
+        let broken = said(&|vote| *vote == released);
+        (broken, said(&|vote| matches!(vote, Vote::Held { .. })))
+    });
+    match broken && !held {
+        true => Loss::Broken,
+        false => Loss::TakenAway,
     }
 }
 
@@ -102,6 +131,8 @@ pub(crate) struct Held {
     /// Where the lease stands in the keeper's book; guarded by the book's lock.
     pub(crate) due: AtomicU64,
     core: Weak<Core>,
+    /// The name as the caller gave it.
+    pub(crate) name: Name,
     pub(crate) claim: Arc<Claim>,
     /// That of the claim, or a later one of its block.
     pub(crate) token: u64,
@@ -122,7 +153,7 @@ pub(crate) struct Held {
     renew_at: AtomicU64,
     /// [`HELD`], [`CLOSED`], or why it was lost.
     state: AtomicU8,
-    pub(crate) lost: Notify,
+    lost: Notify,
     /// The nodes where no request has put the claim so far.
     rounds: Mutex<Rounds>,
     #[cfg(feature = "cancellation")]
@@ -196,6 +227,7 @@ impl Held {
             id: core.next_id(),
             due: AtomicU64::new(0),
             core: Arc::downgrade(core),
+            name: core.name_of(&won.claim.name),
             drift: options.drift_of_ttl(),
             timeout: options.timeout_of_node(),
             renewal: options.renewal,
@@ -230,6 +262,46 @@ impl Held {
         let state = self.state.load(Ordering::Acquire);
         let lost = |loss: &Loss| *loss as u8 == state;
         LOSSES.into_iter().find(lost)
+    }
+
+    /// Whether the lease is lost. The clock decides, not the keeper: after this process was
+    /// stopped, its tasks may run before the keeper's does.
+    pub(crate) fn is_lost_at(&self, now: Moment) -> bool {
+        if self.is_open() && now >= self.deadline() {
+            self.lose(self.loss_at_deadline());
+        }
+        self.loss().is_some()
+    }
+
+    /// Resolves when the lease is lost. Reads the clock on every poll.
+    ///
+    /// Cancel safety: leaves nothing behind.
+    pub(crate) async fn lost(&self, clock: &Clock) {
+        let mut signal = std::pin::pin!(self.lost_signal(clock));
+        let by_flag = planted::on(planted::Bug::LostByFlag);
+        poll_fn(|cx| match !by_flag && self.is_lost_at(clock.now()) {
+            true => Poll::Ready(()),
+            false => signal.as_mut().poll(cx),
+        })
+        .await;
+    }
+
+    /// Wakes its task when the keeper says that the lease is lost, and at the deadline: the
+    /// keeper's runtime may not be running.
+    async fn lost_signal(&self, clock: &Clock) {
+        loop {
+            let mut lost = std::pin::pin!(self.lost.notified());
+            lost.as_mut().enable();
+            if self.is_lost_at(clock.now()) {
+                return;
+            }
+            // A lease that was released is never lost.
+            tokio::select! {
+                biased;
+                () = lost => {}
+                () = clock.timer_at(self.deadline()), if self.is_open() => {}
+            }
+        }
     }
 
     pub(crate) fn renews(&self) -> bool {
@@ -297,12 +369,9 @@ impl Held {
             self.lose(self.loss_at_deadline());
             return Progress::Over;
         }
-        let (carried, refuted) = extension
-            .canvass
-            .with_round(|r| (r.decision() == Some(Decision::Carried), r.is_refuted()));
-        // Planted bug, or nothing.
-        let carried = carried || self.is_carried_by_subset(extension);
-        if carried {
+        let decision = extension.canvass.with_round(Round::decision);
+        // The second is a planted bug, or nothing.
+        if decision == Some(Decision::Carried) || self.is_carried_by_subset(extension) {
             let sent_at = extension.sent_at;
             if let Some(deadline) = round::deadline(sent_at, self.claim.ttl, self.drift, now) {
                 let deadline = deadline.min(self.max_until);
@@ -315,8 +384,8 @@ impl Held {
                     .fetch_max(renew_at.as_nanos(), Ordering::AcqRel);
                 return Progress::Extended;
             }
-        } else if refuted {
-            self.lose(Loss::TakenAway);
+        } else if decision == Some(Decision::Refuted) {
+            self.lose(taken_away(&self.claim, &extension.canvass));
             return Progress::Over;
         }
         Progress::Unknown
@@ -330,7 +399,7 @@ impl Held {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = extension.canvass.with_round(|r| r.stories().len());
         let subset = (0..nodes).filter(|node| !rounds.untouched.contains(*node));
-        extension.canvass.granted().len() >= round::Round::majority(subset.count())
+        extension.canvass.granted().len() >= Round::majority(subset.count())
     }
 
     /// The lease is lost: tells the holder, and gives back what is left of it.
@@ -420,8 +489,10 @@ impl Held {
 
     /// Ends the lease in order; what is to be given back. `None` if it was over already, in
     /// which case it is being given back.
-    pub(crate) fn close(&self) -> Option<Return> {
-        self.end(CLOSED).then(|| self.to_return(self.keep_until))
+    /// The name stays taken until `keep_until`, or for as long as the options say.
+    pub(crate) fn close(&self, keep_until: Option<Moment>) -> Option<Return> {
+        let keep_until = keep_until.max(self.keep_until);
+        self.end(CLOSED).then(|| self.to_return(keep_until))
     }
 
     /// The next of this process may try. After what there is to give back has been sent.
@@ -435,10 +506,19 @@ impl Held {
         to_return(&self.claim, &rounds, self.timeout, sent_at, keep_until)
     }
 
+    /// Why the lease is over, with what the nodes said to its last renewal.
     pub(crate) fn lost_error(&self) -> Error {
+        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let renewal = rounds.extended.then(|| Arc::clone(&rounds.latest));
+        drop(rounds);
+        let core = self.core.upgrade();
+        let nodes = core.zip(renewal);
         Error::Lost {
-            name: self.claim.name.clone(),
+            name: self.name.clone(),
             token: self.token,
+            // One that was lost without notice had been released by another.
+            why: self.loss().unwrap_or(Loss::TakenAway),
+            nodes: nodes.map_or_else(Vec::new, |(core, renewal)| core.answers(&renewal)),
         }
     }
 }

@@ -34,6 +34,9 @@ const KEPT: &[u8] = b"kept";
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Holder {
+    /// A short name for the holder's claim, as [`Sighting::owner_id`](crate::Sighting::owner_id):
+    /// no other claim has it, on whatever lock and nodes. `None` once the lock is only kept.
+    pub owner_id: Option<String>,
     /// The fencing token of the holder's lease; 0 if it has none.
     pub token: Option<u64>,
     /// The holder's host name.
@@ -53,22 +56,25 @@ impl Holder {
         Self::parse_ours(value).unwrap_or_default()
     }
 
-    /// About when the lock was taken: tokens are microseconds since 1970, by the holder's
-    /// clock. In the first seconds after a server's start they may be ahead by the allowed
-    /// skew.
+    /// About when the holder asked for the lock: tokens are microseconds since 1970, by the
+    /// holder's clock. A holder that waited in line was granted the lock later than this: see
+    /// [`Sighting::since`](crate::Sighting::since). Never in the future: in the first seconds after
+    /// a server's start, tokens are ahead of the clock by up to the allowed skew, and this is the
+    /// present time.
     ///
     /// ```
     /// use leasehold::Holder;
     /// use std::time::{Duration, UNIX_EPOCH};
     ///
-    /// let value = b"00112233445566778899aabbccddeeff00112233:1794780664497528:4711@web-1:";
-    /// let since = UNIX_EPOCH + Duration::from_micros(1_794_780_664_497_528);
+    /// let value = b"00112233445566778899aabbccddeeff00112233:1763000000000000:4711@web-1:";
+    /// let since = UNIX_EPOCH + Duration::from_micros(1_763_000_000_000_000);
     /// assert_eq!(Holder::parse(value).since(), Some(since));
     /// ```
     #[must_use]
     pub fn since(&self) -> Option<SystemTime> {
         let token = self.token.filter(|token| *token > 0)?;
-        UNIX_EPOCH.checked_add(Duration::from_micros(token))
+        let asked = UNIX_EPOCH.checked_add(Duration::from_micros(token))?;
+        Some(asked.min(SystemTime::now()))
     }
 
     fn parse_ours(value: &[u8]) -> Option<Self> {
@@ -82,6 +88,7 @@ impl Holder {
         let (pid, host) = std::str::from_utf8(parts.next()?).ok()?.split_once('@')?;
         let label = parts.next()?;
         Some(Self {
+            owner_id: (!kept).then(|| owner_id(value)),
             token: Some(token),
             host: Some(shown(host.as_bytes())),
             pid: pid.parse().ok(),
@@ -189,6 +196,14 @@ fn host_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_lock_is_held_since_a_time_to_come() {
+        let ahead = SystemTime::now() + Duration::from_secs(3600);
+        let token = ahead.duration_since(UNIX_EPOCH).unwrap().as_micros();
+        let holder = Holder::parse(&new_owner(u64::try_from(token).unwrap(), ""));
+        assert!(holder.since().unwrap() <= SystemTime::now());
+    }
 
     #[test]
     fn a_value_reads_back_without_its_secret() {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+
 use crate::client::Client;
 use crate::core::Core;
 use crate::error::{Error, NodeReport, Story};
@@ -17,28 +19,61 @@ use crate::quorum::{Canvass, NodeSet, Question};
 
 /// How long a node may take to say what it has. Listing a large server takes time.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Once the nodes that answered decide the outcome, the others get as long again as these took,
+/// and at least this long: a silent node must not delay an answer that it cannot change.
+const STRAGGLERS: Duration = Duration::from_millis(100);
 
 /// What each node says about one name.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The lock's name, as it stands on the nodes.
+    /// The lock's name, without the client's prefix: as [`Client::mutex`],
+    /// [`Client::inspect`] and [`Client::break_lock`] take it.
     pub name: Name,
+    /// The key on the nodes: the client's prefix and the name.
+    pub key: Name,
     /// Each node with the lock that it has, if any, in the order of the client's nodes.
     pub nodes: Vec<(String, Result<Option<Sighting>, NodeError>)>,
 }
 
 impl Inspection {
+    /// Whether the lock is held, as far as the nodes that answered can tell.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, LockState};
+    ///
+    /// let client = Client::in_memory();
+    /// assert!(matches!(client.inspect("report").await?.state(), LockState::NotHeld));
+    /// let lease = client.mutex("report").lock().await?;
+    /// match client.inspect("report").await?.state() {
+    ///     LockState::Held(lock) => assert_eq!(lock.holder.token, Some(lease.token())),
+    ///     state => panic!("{state:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn state(&self) -> LockState<'_> {
+        let votes = |one: &Sighting| self.sightings().filter(|s| s.value == one.value).count();
+        let (majority, missing) = (self.majority(), self.missing().count());
+        let held = self.sightings().filter(|one| votes(one) >= majority);
+        let most = self.sightings().map(votes).max().unwrap_or(0);
+        match held.min_by_key(|one| one.remaining.unwrap_or(Duration::MAX)) {
+            Some(lock) => LockState::Held(lock),
+            None if most + missing < majority => LockState::NotHeld,
+            None => LockState::Unknown,
+        }
+    }
+
     /// The lock, if one owner has it on a majority of all nodes: as the node with the least
-    /// time left sees it. (An owner with fewer is about to give up, or has lost the rest.)
+    /// time left sees it. `None` if no owner has, and also if that is not known: see
+    /// [`state`](Self::state).
     #[must_use]
     pub fn lock(&self) -> Option<&Sighting> {
-        let seen = || self.sightings();
-        seen()
-            .filter(|one| {
-                seen().filter(|other| one.value == other.value).count() >= self.majority()
-            })
-            .min_by_key(|sighting| sighting.remaining.unwrap_or(Duration::MAX))
+        match self.state() {
+            LockState::Held(lock) => Some(lock),
+            _ => None,
+        }
     }
 
     /// All locks that nodes have under this name.
@@ -47,10 +82,17 @@ impl Inspection {
         answers.filter_map(|(_, seen)| seen.as_ref().ok()?.as_ref())
     }
 
-    /// Whether so many nodes answered that the picture is complete.
+    /// The nodes that did not answer, and why.
+    pub fn missing(&self) -> impl Iterator<Item = (&str, &NodeError)> {
+        let nodes = self.nodes.iter();
+        nodes.filter_map(|(node, seen)| Some((&**node, seen.as_ref().err()?)))
+    }
+
+    /// Whether the nodes that answered decide who holds the lock: [`state`](Self::state) is
+    /// not [`LockState::Unknown`].
     #[must_use]
     pub fn is_conclusive(&self) -> bool {
-        self.nodes.iter().filter(|(_, seen)| seen.is_ok()).count() >= self.majority()
+        !matches!(self.state(), LockState::Unknown)
     }
 
     /// How many nodes make a majority.
@@ -58,9 +100,38 @@ impl Inspection {
     pub fn majority(&self) -> usize {
         Round::majority(self.nodes.len())
     }
+
+    fn has_a_majority_of_answers(&self) -> bool {
+        self.nodes.len() - self.missing().count() >= self.majority()
+    }
 }
 
-type Surveys = Vec<Result<Vec<Sighting>, NodeError>>;
+/// Whether a lock is held. See [`Inspection::state`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum LockState<'a> {
+    /// One owner has the lock on a majority of all nodes; as the node with the least time left
+    /// sees it.
+    Held(&'a Sighting),
+    /// No owner has the lock on a majority of all nodes, whatever the missing nodes have. It is
+    /// free; or an owner with fewer nodes is about to release it, or has lost the others.
+    NotHeld,
+    /// Too many nodes are missing to tell: what they have decides.
+    Unknown,
+}
+
+/// All locks of a client's nodes: what [`Client::inspect_all`] returns.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Listing {
+    /// The locks, in the order of their names.
+    pub locks: Vec<Inspection>,
+    /// The nodes that did not answer, and why. No lock that is held is left out because of
+    /// them, but whether one is held may be [unknown](LockState::Unknown).
+    pub missing: Vec<(String, NodeError)>,
+}
+
+type Survey = Result<Vec<Sighting>, NodeError>;
 
 impl Client {
     /// Asks every node about one name. Nodes that fail are part of the answer.
@@ -80,33 +151,48 @@ impl Client {
     ///
     /// Cancel safety: changes nothing.
     pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Inspection, Error> {
-        let name = self.full_name(name.as_ref())?;
-        let surveys = self.core().survey(Some(&name)).await;
-        Ok(self.core().inspection(&name, &surveys))
+        let key = self.key_of(name.as_ref())?;
+        self.core().check_runtime()?;
+        let surveys = self.core().survey(Some(&key)).await;
+        Ok(self.core().inspection(&key, &surveys))
     }
 
     /// Asks every node for all its locks: those that leasehold has granted within the last
     /// day. (A lock of another library under a name that leasehold never used looks like any
-    /// other key; [`inspect`](Self::inspect) shows it.) In the order of the names.
+    /// other key; [`inspect`](Self::inspect) shows it.) In the order of the names. With a
+    /// [prefix](crate::Builder::prefix), only the locks under it.
     ///
     /// On a Redis server this walks through all keys.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let _lease = client.mutex("report").lock().await?;
+    /// let listing = client.inspect_all().await?;
+    /// assert_eq!(listing.locks.len(), 1);
+    /// assert!(listing.missing.is_empty());
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Error::NoMajority`] if not enough nodes answered.
     ///
     /// Cancel safety: changes nothing.
-    pub async fn inspect_all(&self) -> Result<Vec<Inspection>, Error> {
+    pub async fn inspect_all(&self) -> Result<Listing, Error> {
         let core = self.core();
+        core.check_runtime()?;
         let surveys = core.survey(None).await;
-        let answered = surveys.iter().filter(|survey| survey.is_ok()).count();
-        if answered < Round::majority(surveys.len()) {
-            let name = Name::new("(any)")?;
-            return Err(core.unanswered(name, &surveys));
+        let nodes = core.nodes.iter().zip(&surveys);
+        let missing: Vec<_> = nodes
+            .filter_map(|(node, survey)| {
+                Some((node.label().to_owned(), survey.as_ref().err()?.clone()))
+            })
+            .collect();
+        if surveys.len() - missing.len() < Round::majority(surveys.len()) {
+            return Err(core.unanswered(None, &surveys));
         }
-        let seen = surveys.iter().flatten().flatten();
-        let names: BTreeMap<_, ()> = seen.map(|sighting| (sighting.name.clone(), ())).collect();
-        let names = names.into_keys();
-        Ok(names.map(|name| core.inspection(&name, &surveys)).collect())
+        let locks = core.inspections(&surveys);
+        Ok(Listing { locks, missing })
     }
 
     /// Takes a lock away from the owner with this [id](Sighting::owner_id), on every node
@@ -135,18 +221,19 @@ impl Client {
     ///
     /// Cancel safety: if dropped, it may have been taken away on any of the nodes.
     pub async fn break_lock(&self, name: impl AsRef<[u8]>, owner_id: &str) -> Result<bool, Error> {
-        let (name, core) = (self.full_name(name.as_ref())?, self.core());
-        let surveys = core.survey(Some(&name)).await;
-        let inspection = core.inspection(&name, &surveys);
-        if !inspection.is_conclusive() {
-            return Err(core.unanswered(name, &surveys));
+        let (key, core) = (self.key_of(name.as_ref())?, self.core());
+        core.check_runtime()?;
+        let surveys = core.survey(Some(&key)).await;
+        let inspection = core.inspection(&key, &surveys);
+        if !inspection.has_a_majority_of_answers() {
+            return Err(core.unanswered(Some(inspection.name), &surveys));
         }
         let named = |seen: &Sighting| seen.owner_id() == owner_id;
         let Some(value) = inspection.sightings().find(|seen| named(seen)) else {
             return Ok(false);
         };
         let claim = Arc::new(Claim::new(
-            name,
+            key,
             value.value.clone(),
             owned_token(&value.value).unwrap_or(0),
             MIN_TTL,
@@ -161,13 +248,12 @@ impl Client {
         }
         let canvass = Canvass::send(&core.nodes, question);
         // Where it was not to be had from a majority, every answer counts.
-        if canvass.decided().await == Decision::Failed {
+        let decision = canvass.decided().await;
+        if decision == Decision::Failed {
             canvass.complete().await;
         }
-        let (refused, refuted) = (
-            core.refused(&claim, &canvass),
-            canvass.with_round(Round::is_refuted),
-        );
+        let refuted = decision == Decision::Refuted;
+        let refused = core.refused(&claim, &canvass);
         let without_it = |report: &&NodeReport| {
             matches!(
                 report.story,
@@ -183,46 +269,177 @@ impl Client {
 }
 
 impl Core {
-    async fn survey(&self, name: Option<&Name>) -> Surveys {
-        let asked: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|node| tokio::spawn(node.survey(name)))
-            .collect();
-        let deadline = self.clock.now() + PATIENCE;
-        let mut surveys = Vec::with_capacity(asked.len());
-        for mut survey in asked {
-            surveys.push(tokio::select! {
+    async fn survey(&self, name: Option<&Name>) -> Vec<Survey> {
+        let started = self.clock.now();
+        let mut asked = JoinSet::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            let survey = node.survey(name);
+            asked.spawn(async move { (index, survey.await) });
+        }
+        let mut surveys = vec![Err(NodeError::Unanswered); asked.len()];
+        let mut deadline = started + PATIENCE;
+        let mut decided = false;
+        loop {
+            tokio::select! {
                 biased;
-                answer = &mut survey => answer.unwrap_or(Err(NodeError::Unanswered)),
-                () = self.clock.sleep_until(deadline) => {
-                    survey.abort();
-                    Err(NodeError::TimedOut { after: PATIENCE })
-                }
-            });
+                answer = asked.join_next() => match answer {
+                    None => break,
+                    Some(Ok((index, survey))) => surveys[index] = survey,
+                    // It panicked: unanswered.
+                    Some(Err(_)) => {}
+                },
+                () = self.clock.sleep_until(deadline) => break,
+            }
+            if !decided && self.is_decided(name, &surveys) {
+                decided = true;
+                let now = self.clock.now();
+                let took = now.saturating_duration_since(started);
+                deadline = deadline.min(now + took.max(STRAGGLERS));
+            }
         }
         surveys
     }
 
-    fn inspection(&self, name: &Name, surveys: &Surveys) -> Inspection {
-        let of_name = |survey: &Result<Vec<Sighting>, NodeError>| match survey {
-            Err(error) => Err(error.clone()),
-            Ok(seen) => Ok(seen.iter().find(|sighting| sighting.name == *name).cloned()),
-        };
-        let nodes = self.nodes.iter().zip(surveys);
-        Inspection {
-            name: name.clone(),
-            nodes: nodes
-                .map(|(node, survey)| (node.label().to_owned(), of_name(survey)))
-                .collect(),
+    /// Whether the nodes that are still missing cannot change the outcome.
+    fn is_decided(&self, name: Option<&Name>, surveys: &[Survey]) -> bool {
+        match name {
+            Some(name) => self.inspection(name, surveys).is_conclusive(),
+            None => {
+                let answered = surveys.iter().filter(|survey| survey.is_ok()).count();
+                answered >= Round::majority(surveys.len())
+                    && self
+                        .inspections(surveys)
+                        .iter()
+                        .all(Inspection::is_conclusive)
+            }
         }
     }
 
-    fn unanswered(&self, name: Name, surveys: &Surveys) -> Error {
+    /// What the nodes say about one key.
+    fn inspection(&self, key: &Name, surveys: &[Survey]) -> Inspection {
+        let of_key = |seen: &Vec<Sighting>| seen.iter().find(|seen| seen.name == *key).cloned();
+        let seen = surveys.iter().map(|survey| match survey {
+            Err(error) => Err(error.clone()),
+            Ok(seen) => Ok(of_key(seen)),
+        });
+        self.inspected(key, seen)
+    }
+
+    /// What the nodes say about each key of this client that one of them has.
+    fn inspections(&self, surveys: &[Survey]) -> Vec<Inspection> {
+        let mut keys: BTreeMap<&Name, Vec<Option<&Sighting>>> = BTreeMap::new();
+        for (index, survey) in surveys.iter().enumerate() {
+            let seen = survey.iter().flatten();
+            for seen in seen.filter(|seen| seen.name.without_prefix(&self.prefix).is_some()) {
+                let row = keys.entry(&seen.name);
+                row.or_insert_with(|| vec![None; surveys.len()])[index] = Some(seen);
+            }
+        }
+        let inspected = keys.into_iter().map(|(key, row)| {
+            let seen = surveys.iter().zip(row).map(|(survey, seen)| match survey {
+                Err(error) => Err(error.clone()),
+                Ok(_) => Ok(seen.cloned()),
+            });
+            self.inspected(key, seen)
+        });
+        inspected.collect()
+    }
+
+    fn inspected(
+        &self,
+        key: &Name,
+        seen: impl Iterator<Item = Result<Option<Sighting>, NodeError>>,
+    ) -> Inspection {
+        let name = self.name_of(key);
+        let labels = self.nodes.iter().map(|node| node.label().to_owned());
+        let named = |seen: Sighting| Sighting {
+            name: name.clone(),
+            ..seen
+        };
+        let seen = seen.map(|seen| Ok(seen?.map(named)));
+        Inspection {
+            nodes: labels.zip(with_earliest_grant(seen.collect())).collect(),
+            name: name.clone(),
+            key: key.clone(),
+        }
+    }
+
+    /// `name`: of the lock, if it is about one.
+    fn unanswered(&self, name: Option<Name>, surveys: &[Survey]) -> Error {
         let stories = surveys.iter().map(|survey| match survey {
             Ok(_) => Story::Connected,
             Err(error) => Story::Failed(error.clone()),
         });
         Error::NoMajority(Box::new(self.refusal(name, stories)))
+    }
+}
+
+type Seen = Result<Option<Sighting>, NodeError>;
+
+/// With the earliest time that a node recorded for the same owner. Nodes that join a lease later,
+/// when it is renewed, recorded a later time or none.
+fn with_earliest_grant(mut seen: Vec<Seen>) -> Vec<Seen> {
+    let mut earliest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+    for lock in seen.iter().flatten().flatten() {
+        if let Some(at_us) = lock.granted_us {
+            let known = earliest.entry(lock.value.clone()).or_insert(at_us);
+            *known = at_us.min(*known);
+        }
+    }
+    for lock in seen.iter_mut().flatten().flatten() {
+        lock.granted_us = earliest.get(&lock.value).copied();
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `a`, `b`: the owner that a node shows; `-`: free; `?`: the node did not answer.
+    fn state(nodes: &str) -> &'static str {
+        let name = Name::new("x").unwrap();
+        let seen = nodes.chars().map(|owner| match owner {
+            '?' => Err(NodeError::Unanswered),
+            '-' => Ok(None),
+            owner => Ok(Some(Sighting::new(name.clone(), owner.to_string(), None))),
+        });
+        let inspection = Inspection {
+            name: name.clone(),
+            key: name.clone(),
+            nodes: seen.map(|seen| ("node".to_owned(), seen)).collect(),
+        };
+        match inspection.state() {
+            LockState::Held(lock) if lock.value == b"a" => "held by a",
+            LockState::Held(_) => "held by another",
+            LockState::NotHeld => "not held",
+            LockState::Unknown => "unknown",
+        }
+    }
+
+    #[test]
+    fn a_missing_node_makes_the_state_unknown_where_its_answer_decides() {
+        for (nodes, expected) in [
+            ("a", "held by a"),
+            ("-", "not held"),
+            ("?", "unknown"),
+            ("aa-", "held by a"),
+            ("aa?", "held by a"),
+            ("a--", "not held"),
+            ("ab-", "not held"),
+            ("--?", "not held"),
+            ("a-?", "unknown"),
+            ("ab?", "unknown"),
+            ("a??", "unknown"),
+            ("-??", "unknown"),
+            ("aa-??", "unknown"),
+            ("a--??", "unknown"),
+            ("---??", "not held"),
+            ("aab-?", "unknown"),
+            ("ab--?", "not held"),
+            ("aaa??", "held by a"),
+        ] {
+            assert_eq!(state(nodes), expected, "{nodes}");
+        }
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! Clean-up outlives the caller. A claim is posted from any thread, also outside of a
 //! runtime and in `Drop`; the janitor's task sends the releases and repeats them where
-//! a node failed, until the claim has expired there by itself.
+//! a node failed, until the claim has expired there by itself. Whoever is about to acquire a
+//! name sends them first ([`Janitor::send_queued`]), so that no acquire overtakes a release that
+//! this client owes.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
+use crate::name::Name;
 use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
 use crate::quorum::{Canvass, NodeSet, Question};
 
@@ -29,7 +31,12 @@ pub(crate) struct Janitor {
 struct Shared {
     nodes: Arc<[Arc<dyn Node>]>,
     clock: Clock,
-    inbox: Mutex<Inbox>,
+    queue: Mutex<Queue>,
+    /// How much is in the queue, or has been taken from it and not been sent yet.
+    queued: AtomicUsize,
+    /// Held from taking something from the queue until it has been sent. Nothing that a node's
+    /// answer calls takes it.
+    sending: Mutex<()>,
     posted: Notify,
     /// No more claims will be posted.
     closed: AtomicBool,
@@ -39,9 +46,12 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct Inbox {
-    errands: Vec<Errand>,
-    /// The task is gone, with its runtime: nobody will look in here again.
+struct Queue {
+    returns: VecDeque<Return>,
+    /// By when they are due, and a number that makes the key unique.
+    repeats: BTreeMap<(Moment, u64), Repeat>,
+    next_number: u64,
+    /// The task is gone, with its runtime: nothing is sent any more.
     abandoned: bool,
 }
 
@@ -59,13 +69,10 @@ pub(crate) struct Return {
     pub(crate) until: Moment,
 }
 
-enum Errand {
-    Return(Return),
-    Repeat {
-        at: Moment,
-        node: usize,
-        chore: Arc<Chore>,
-    },
+/// A release that a node did not confirm.
+struct Repeat {
+    node: usize,
+    chore: Arc<Chore>,
 }
 
 impl Janitor {
@@ -74,7 +81,9 @@ impl Janitor {
         let shared = Arc::new(Shared {
             nodes,
             clock,
-            inbox: Mutex::default(),
+            queue: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            sending: Mutex::default(),
             posted: Notify::new(),
             closed: AtomicBool::new(false),
             owed: AtomicUsize::new(0),
@@ -89,7 +98,27 @@ impl Janitor {
     /// Leaves a claim for the janitor to give back. Does no I/O, never blocks.
     pub(crate) fn post(&self, item: Return) {
         self.shared.owe(1);
-        self.shared.post(Errand::Return(item));
+        self.shared.post(|queue| queue.returns.push_back(item));
+    }
+
+    /// Sends what is queued for release, as far as an acquire of this name must not overtake it.
+    /// A node takes calls in the order in which they are submitted.
+    pub(crate) fn send_queued(&self, name: &Name) {
+        let shared = &self.shared;
+        if shared.queued.load(Ordering::Acquire) > 0 {
+            shared.send_returns();
+            // Not to a node that is known to fail: its turn comes when the repeat is due.
+            let repeats: Vec<_> = {
+                let queue = shared.queue();
+                let of_name = |(_, repeat): &(_, &Repeat)| {
+                    let fails = || matches!(shared.nodes[repeat.node].status(), Some(Err(_)));
+                    repeat.chore.claim.name == *name && !fails()
+                };
+                let found = queue.repeats.iter().filter(of_name);
+                found.map(|(key, _)| *key).collect()
+            };
+            shared.send_repeats(repeats);
+        }
     }
 
     /// Gives a claim back now; the votes can be awaited. What fails is repeated by
@@ -138,21 +167,56 @@ impl Shared {
         }
     }
 
-    /// Each errand counts as one that is owed.
-    fn post(&self, errand: Errand) {
-        let mut inbox = self.inbox();
-        if inbox.abandoned {
-            drop(inbox);
+    /// Queues something that is owed.
+    fn post(&self, enter: impl FnOnce(&mut Queue)) {
+        let mut queue = self.queue();
+        if queue.abandoned {
+            drop(queue);
             // The runtime is gone; the TTL ends the claim.
             return self.settle(1);
         }
-        inbox.errands.push(errand);
-        drop(inbox);
+        self.queued.fetch_add(1, Ordering::AcqRel);
+        enter(&mut queue);
+        drop(queue);
         self.posted.notify_one();
     }
 
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sends the releases of all claims that were posted.
+    fn send_returns(self: &Arc<Self>) {
+        loop {
+            let _sending = self.sending();
+            // The queue must not be locked while a node is asked, which may answer on the spot,
+            // with an error that is queued.
+            let Some(item) = self.queue().returns.pop_front() else {
+                return;
+            };
+            give_back(self, item);
+            self.queued.fetch_sub(1, Ordering::AcqRel);
+            self.settle(1);
+        }
+    }
+
+    /// Sends these repeats, unless another task has done so.
+    fn send_repeats(&self, keys: Vec<(Moment, u64)>) {
+        for key in keys {
+            let _sending = self.sending();
+            let repeat = self.queue().repeats.remove(&key);
+            let Some(Repeat { node, chore }) = repeat else {
+                continue;
+            };
+            let (verb, timeout) = (chore.verb(), chore.timeout);
+            let claim = Arc::clone(&chore.claim);
+            self.nodes[node].submit(Call::new(verb, claim, timeout, chore, node));
+            self.queued.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sending(&self) -> MutexGuard<'_, ()> {
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -215,28 +279,12 @@ impl Tally for Chore {
         }
         tracing::debug!(name = %self.claim.name, node, %error, "a release failed; to be repeated");
         let shared = Arc::clone(&self.shared);
-        let chore = self;
-        shared.post(Errand::Repeat { at, node, chore });
-    }
-}
-
-/// A repetition that is due at a time; ordered by it.
-struct Due(Moment, usize, Arc<Chore>);
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.0 == other.0
-    }
-}
-impl Eq for Due {}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.cmp(&other.0)
+        let repeat = Repeat { node, chore: self };
+        shared.post(|queue| {
+            let number = queue.next_number;
+            queue.next_number += 1;
+            queue.repeats.insert((at, number), repeat);
+        });
     }
 }
 
@@ -247,49 +295,45 @@ struct Rounds {
 
 impl Drop for Rounds {
     fn drop(&mut self) {
-        let mut inbox = self.shared.inbox();
-        inbox.abandoned = true;
-        let errands = std::mem::take(&mut inbox.errands);
-        drop(inbox);
-        if !errands.is_empty() {
-            self.shared.settle(errands.len());
+        let mut queue = self.shared.queue();
+        queue.abandoned = true;
+        let (returns, repeats) = (
+            std::mem::take(&mut queue.returns),
+            std::mem::take(&mut queue.repeats),
+        );
+        drop(queue);
+        let dropped = returns.len() + repeats.len();
+        if dropped > 0 {
+            self.shared.queued.fetch_sub(dropped, Ordering::AcqRel);
+            self.shared.settle(dropped);
         }
     }
 }
 
 async fn run(rounds: Rounds) {
     let shared = &rounds.shared;
-    let mut repeats: BinaryHeap<Reverse<Due>> = BinaryHeap::new();
     loop {
-        // Taken before the loop: the inbox must not be locked while a node is asked, which
-        // may answer at once, with an error that is posted here.
-        let errands = std::mem::take(&mut shared.inbox().errands);
-        for errand in errands {
-            match errand {
-                Errand::Return(item) => {
-                    give_back(shared, item);
-                    shared.settle(1);
-                }
-                Errand::Repeat { at, node, chore } => repeats.push(Reverse(Due(at, node, chore))),
-            }
-        }
-        let now = shared.clock.now();
-        while repeats.peek().is_some_and(|Reverse(due)| due.0 <= now) {
-            let Some(Reverse(Due(_, node, chore))) = repeats.pop() else {
-                break;
-            };
-            let (verb, timeout) = (chore.verb(), chore.timeout);
-            let claim = Arc::clone(&chore.claim);
-            shared.nodes[node].submit(Call::new(verb, claim, timeout, chore, node));
-        }
+        shared.send_returns();
+        let due = ..=(shared.clock.now(), u64::MAX);
+        let due = shared
+            .queue()
+            .repeats
+            .range(due)
+            .map(|(key, _)| *key)
+            .collect();
+        shared.send_repeats(due);
         if shared.closed.load(Ordering::Acquire) && shared.owed.load(Ordering::Acquire) == 0 {
             return;
         }
-        let next = repeats.peek().map_or(Moment::FAR, |Reverse(due)| due.0);
+        let next = shared
+            .queue()
+            .repeats
+            .first_key_value()
+            .map(|(key, _)| key.0);
         tokio::select! {
             biased;
             () = shared.posted.notified() => {}
-            () = shared.clock.sleep_until(next), if next < Moment::FAR => {}
+            () = shared.clock.sleep_until(next.unwrap_or(Moment::FAR)), if next.is_some() => {}
         }
     }
 }

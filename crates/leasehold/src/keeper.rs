@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Moment};
+use crate::core::Closing;
 use crate::held::{Extension, Held, Loss, Progress};
 use crate::node::Node;
 
@@ -31,9 +32,12 @@ struct Shared {
     book: Mutex<Book>,
     wake: Notify,
     closed: AtomicBool,
+    closing: Arc<Closing>,
 }
 
 struct Book {
+    /// The task is gone, with its runtime: no lease is renewed any more.
+    abandoned: bool,
     leases: BTreeMap<(Moment, u64), Arc<Held>>,
     /// Renewals whose votes have decided.
     decided: Vec<(Arc<Held>, Extension)>,
@@ -43,25 +47,32 @@ struct Book {
 
 impl Keeper {
     /// Starts the keeper's task on the current runtime.
-    pub(crate) fn start(nodes: Arc<[Arc<dyn Node>]>, clock: Clock) -> Self {
+    pub(crate) fn start(nodes: Arc<[Arc<dyn Node>]>, clock: Clock, closing: Arc<Closing>) -> Self {
         let shared = Arc::new(Shared {
             nodes,
             clock,
             book: Mutex::new(Book {
+                abandoned: false,
                 leases: BTreeMap::new(),
                 decided: Vec::new(),
                 sleeps_until: Moment::FAR,
             }),
             wake: Notify::new(),
             closed: AtomicBool::new(false),
+            closing,
         });
-        tokio::spawn(run(Arc::clone(&shared)));
+        // Made here: a task may be dropped before it has run at all.
+        tokio::spawn(run(Watch(Arc::clone(&shared))));
         Self { shared }
     }
 
     /// Looks after a lease from now on.
     pub(crate) fn keep(&self, lease: &Arc<Held>) {
         let mut book = self.shared.book();
+        if book.abandoned {
+            drop(book);
+            return lease.lose(Loss::RuntimeEnded);
+        }
         if book.enter(lease, lease.next_renewal()) {
             drop(book);
             self.shared.wake.notify_one();
@@ -123,17 +134,21 @@ struct Watch(Arc<Shared>);
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let leases = std::mem::take(&mut self.0.book().leases);
+        self.0.closing.runtime_ended();
+        let mut book = self.0.book();
+        book.abandoned = true;
+        let leases = std::mem::take(&mut book.leases);
+        drop(book);
         for lease in leases.into_values() {
             lease.lose(Loss::RuntimeEnded);
         }
     }
 }
 
-async fn run(shared: Arc<Shared>) {
-    let _watch = Watch(Arc::clone(&shared));
+async fn run(watch: Watch) {
+    let shared = &watch.0;
     while !shared.closed.load(Ordering::Acquire) {
-        let next = attend(&shared);
+        let next = attend(shared);
         tokio::select! {
             biased;
             () = shared.wake.notified() => {}

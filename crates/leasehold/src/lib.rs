@@ -70,13 +70,18 @@ pub use builder::Builder;
 pub use client::Client;
 pub use clock::{Moment, TimeSource};
 pub use detached::Detached;
-pub use error::{Error, Invalid, NodeReport, Refusal, Story};
+pub use error::{Error, Invalid, NodeReport, Refusal, Story, TlsPart};
 pub use held::Loss;
 pub use holder::Holder;
-pub use inspect::Inspection;
+pub use inspect::{Inspection, Listing, LockState};
 pub use lease::{Lease, Released};
 pub use mutex::Mutex;
 pub use name::Name;
 pub use node::Sighting;
 pub use node::memory::MemoryNode;
 pub use options::{Options, Wait};
+
+/// The examples of the README are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

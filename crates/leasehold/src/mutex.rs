@@ -1,5 +1,6 @@
 //! A named lock that one holder has at a time.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,11 +22,13 @@ use crate::waiter;
 /// |---|---|---|
 /// | [`lock`](Mutex::lock) | as [`Options::wait`] says, by default for ever | [`Error::TimedOut`], or [`Error::Held`] if it may not wait |
 /// | [`try_lock`](Mutex::try_lock) | no | `Ok(None)` |
-/// | [`lock_timeout`](Mutex::lock_timeout) | so long | [`Error::TimedOut`] |
+/// | [`try_lock_for`](Mutex::try_lock_for) | at most that long | `Ok(None)` |
+/// | [`lock_timeout`](Mutex::lock_timeout) | at most that long | [`Error::TimedOut`] |
 /// | [`with`](Mutex::with) | as `lock` | as `lock` |
 #[derive(Clone)]
 pub struct Mutex {
     core: Arc<Core>,
+    /// The key on the nodes.
     name: Result<Name, Invalid>,
     options: Options,
 }
@@ -61,44 +64,83 @@ impl Mutex {
 
     /// Takes the lock, waiting for it as [`Options::wait`] says (by default for ever).
     ///
+    /// The future owns what it needs, so the mutex may be a temporary:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let (a, b) = tokio::join!(client.mutex("a").lock(), client.mutex("b").lock());
+    /// let (a, b) = (a?, b?);
+    /// let c = tokio::spawn(client.mutex("c").lock());
+    /// # drop((a, b, c)); Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Held`], [`Error::TimedOut`], [`Error::NoMajority`], [`Error::Invalid`],
-    /// [`Error::ShutDown`].
+    /// [`Error::ShutDown`], [`Error::RuntimeEnded`].
     ///
     /// Cancel safety: if dropped, a claim that was sent is given back in the
     /// background; at worst it ends with its TTL.
-    pub async fn lock(&self) -> Result<Lease, Error> {
-        self.acquire(&self.options).await
+    pub fn lock(&self) -> impl Future<Output = Result<Lease, Error>> + Send + use<> {
+        self.acquire(self.options.clone())
     }
 
     /// Takes the lock if it is free. `Ok(None)` if another holds it.
     ///
     /// # Errors
-    /// [`Error::NoMajority`], [`Error::Invalid`], [`Error::ShutDown`].
+    /// [`Error::NoMajority`], [`Error::Invalid`], [`Error::ShutDown`], [`Error::RuntimeEnded`].
     ///
     /// Cancel safety: as [`lock`](Mutex::lock).
-    pub async fn try_lock(&self) -> Result<Option<Lease>, Error> {
-        match self.acquire(&self.options.clone().wait(Wait::No)).await {
-            Ok(lease) => Ok(Some(lease)),
-            Err(Error::Held(_)) => Ok(None),
-            Err(error) => Err(error),
-        }
+    pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>, Error>> + Send + use<> {
+        let acquiring = self.acquire(self.options.clone().wait(Wait::No));
+        async move { unless_held(acquiring.await) }
     }
 
-    /// Takes the lock, waiting for it at most `timeout`.
+    /// Takes the lock, waiting for it at most `timeout`. `Ok(None)` if another held it all that
+    /// time.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let mutex = client.mutex("report");
+    /// let _held = mutex.lock().await?;
+    /// assert!(mutex.try_lock_for(Duration::from_millis(10)).await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoMajority`], [`Error::Invalid`], [`Error::ShutDown`], [`Error::RuntimeEnded`].
+    ///
+    /// Cancel safety: as [`lock`](Mutex::lock).
+    pub fn try_lock_for(
+        &self,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Option<Lease>, Error>> + Send + use<> {
+        let acquiring = self.lock_timeout(timeout);
+        async move { unless_held(acquiring.await) }
+    }
+
+    /// Takes the lock, waiting for it at most `timeout`. The error says who held it;
+    /// [`try_lock_for`](Mutex::try_lock_for) is for callers to whom a held lock is no error.
+    /// [`Options::attempts`] does not cut the time short.
     ///
     /// # Errors
     /// [`Error::TimedOut`], [`Error::NoMajority`], [`Error::Invalid`],
-    /// [`Error::ShutDown`].
+    /// [`Error::ShutDown`], [`Error::RuntimeEnded`].
     ///
     /// Cancel safety: as [`lock`](Mutex::lock).
-    pub async fn lock_timeout(&self, timeout: Duration) -> Result<Lease, Error> {
-        self.acquire(&self.options.clone().wait(Wait::For(timeout)))
-            .await
+    pub fn lock_timeout(
+        &self,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Lease, Error>> + Send + use<> {
+        self.acquire(self.options.clone().wait(Wait::For(timeout)).attempts(None))
     }
 
     /// Takes the lock, runs `work`, and gives the lock back. If the lease is lost on the
-    /// way, `work` is dropped where it stands and the error is [`Error::Lost`].
+    /// way, `work` is dropped where it stands and the error is [`Error::Lost`]. `work` is not
+    /// polled again after the lease's deadline, even if the process was stopped meanwhile.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -116,19 +158,20 @@ impl Mutex {
     ///
     /// Cancel safety: if dropped, `work` is dropped and the lease released in the
     /// background.
-    pub async fn with<T>(&self, work: impl AsyncFnOnce(&Lease) -> T) -> Result<T, Error> {
-        let lease = self.lock().await?;
-        let lost = lease.lost();
-        let done = tokio::select! {
-            biased;
-            () = lost => None,
-            value = work(&lease) => Some(value),
-        };
-        // A result that came after the deadline was not protected by the lease.
-        let (name, token) = (lease.name().clone(), lease.token());
-        match (done, lease.release().await) {
-            (Some(value), crate::Released::Released) => Ok(value),
-            _ => Err(Error::Lost { name, token }),
+    pub fn with<T, W>(&self, work: W) -> impl Future<Output = Result<T, Error>> + use<T, W>
+    where
+        W: AsyncFnOnce(&Lease) -> T,
+    {
+        let acquiring = self.lock();
+        async move {
+            let lease = acquiring.await?;
+            let done = tokio::select! {
+                biased;
+                () = lease.lost() => None,
+                value = work(&lease) => Some(value),
+            };
+            // A result that came after the deadline was not protected by the lease.
+            lease.finish(done).await
         }
     }
 
@@ -149,52 +192,104 @@ impl Mutex {
         )?)
     }
 
-    async fn acquire(&self, options: &Options) -> Result<Lease, Error> {
-        let name = self.name.as_ref().map_err(Clone::clone)?;
-        options.validate(self.core.constants.restart_guard)?;
-        let core = &self.core;
-        let started = core.clock.now();
-        let until = match options.wait {
-            Wait::No => started,
-            Wait::For(wait) => started + wait,
-            Wait::Forever => Moment::FAR,
-        };
-        // Who stands in line lets others of this process go before.
-        let mut turn = match options.stands_in_line() {
-            true => Turnstile::enter(core, name, until).await,
-            false => None,
-        };
-        let passed = turn
-            .as_mut()
-            .and_then(|turn| turn.take(options, core.clock.now()));
-        let won = match passed {
-            Some(won) => won,
-            None => {
-                let outage_since = turn.as_ref().and_then(|turn| turn.outage_since);
-                let patience = Patience::new(options, core.next_seed(), started, outage_since);
-                let won = waiter::acquire(core, name, options, patience).await;
-                if let Some(turn) = &mut turn {
-                    // Those behind need not find out each for itself, one after the other.
-                    let lasts = matches!(won, Err(Error::NoMajority(_)));
-                    let since = core.clock.now().saturating_sub(options.outage_patience);
-                    turn.outage_since = lasts.then_some(since);
-                }
-                won?
-            }
-        };
-        let lease = Lease::new(core, won, options, turn);
-        // A shutdown that came meanwhile drops it.
-        match self.core.is_shut_down() {
-            false => Ok(lease),
-            true => Err(Error::ShutDown),
+    /// Acquires with these options. The future owns all it needs.
+    fn acquire(
+        &self,
+        options: Options,
+    ) -> impl Future<Output = Result<Lease, Error>> + Send + use<> {
+        let (core, name) = (Arc::clone(&self.core), self.name.clone());
+        async move {
+            let acquired = acquire(&core, &name?, &options).await;
+            acquired.map_err(|error| core.explain(error))
         }
+    }
+}
+
+/// `None` for a lock that another held for as long as the call could wait.
+fn unless_held(acquired: Result<Lease, Error>) -> Result<Option<Lease>, Error> {
+    match acquired {
+        Ok(lease) => Ok(Some(lease)),
+        Err(Error::Held(_) | Error::TimedOut { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits for the turn of this process, and then for the lock.
+async fn acquire(core: &Arc<Core>, name: &Name, options: &Options) -> Result<Lease, Error> {
+    options.validate(core.constants.restart_guard)?;
+    core.check_runtime()?;
+    let started = core.clock.now();
+    let until = match options.wait {
+        Wait::No => started,
+        Wait::For(wait) => started + wait,
+        Wait::Forever => Moment::FAR,
+    };
+    // Who stands in line lets others of this process go before.
+    let mut turn = match options.queues_in_process() {
+        true => Turnstile::enter(core, name, until).await,
+        false => None,
+    };
+    let passed = turn
+        .as_mut()
+        .and_then(|turn| turn.take(options, core.clock.now()));
+    let won = match passed {
+        Some(won) => won,
+        None => {
+            core.janitor.send_queued(name);
+            let outage_since = turn.as_ref().and_then(|turn| turn.outage_since);
+            let patience = Patience::new(options, core.next_seed(), started, outage_since);
+            let won = waiter::acquire(core, name, options, patience).await;
+            if let Some(turn) = &mut turn {
+                // Those behind need not find out each for itself, one after the other.
+                let lasts = matches!(won, Err(Error::NoMajority(_)));
+                let since = core.clock.now().saturating_sub(options.outage_patience);
+                turn.outage_since = lasts.then_some(since);
+            }
+            won?
+        }
+    };
+    let lease = Lease::new(core, won, options, turn);
+    // A shutdown that came meanwhile drops it.
+    match core.is_shut_down() {
+        false => Ok(lease),
+        true => Err(Error::ShutDown),
     }
 }
 
 impl std::fmt::Debug for Mutex {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mutex")
-            .field("name", &self.name)
+            .field(
+                "name",
+                &self.name.as_ref().map(|key| self.core.name_of(key)),
+            )
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::Client;
+
+    /// The futures outlive the mutex that made them, and can be sent to another thread.
+    #[tokio::test]
+    async fn futures_own_what_they_need() {
+        fn owned<F: Future + Send + 'static>(future: F) -> F {
+            future
+        }
+        let client = Client::in_memory();
+        let time = Duration::from_secs(60);
+        let lock = owned(client.mutex("a").lock());
+        let timeout = owned(client.mutex("b").lock_timeout(time));
+        let try_for = owned(client.mutex("c").try_lock_for(time));
+        let with = owned(client.mutex("d").with(async |lease| lease.token()));
+        let held = tokio::join!(lock, timeout, try_for, with);
+        assert!(held.0.is_ok() && held.1.is_ok() && held.2.is_ok() && held.3.is_ok());
+        tokio::select! {
+            lease = client.mutex("a").try_lock() => assert!(lease.unwrap().is_none()),
+            () = tokio::time::sleep(time) => panic!("it waits"),
+        }
     }
 }

@@ -51,9 +51,23 @@ impl Name {
         }
     }
 
-    /// The bytes as they stand on the server.
+    /// The name under a prefix that this key has there; `None` if it is no such key.
+    pub(crate) fn without_prefix(&self, prefix: &[u8]) -> Option<Self> {
+        match prefix {
+            [] => Some(self.clone()),
+            prefix => Self::new(self.0.strip_prefix(prefix)?).ok(),
+        }
+    }
+
+    /// The bytes of the name.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for Name {
+    fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }

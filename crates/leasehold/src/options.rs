@@ -128,12 +128,35 @@ impl Options {
         self
     }
 
-    /// Default unlimited (within [`wait`](Self::wait)). How often to ask before
-    /// giving up with [`Error::Held`](crate::Error::Held). Who counts attempts does not stand
-    /// in line: see [`barging`](Self::barging).
+    /// Default unlimited (`None`). How many attempts a call makes before it gives up with
+    /// [`Error::Held`](crate::Error::Held), or in an outage with
+    /// [`Error::NoMajority`](crate::Error::NoMajority). They are
+    /// [`retry_delay`](Self::retry_delay) apart, plus jitter: with 6 attempts and 200 ms, a call
+    /// gives up after one second at the earliest.
+    ///
+    /// Between its attempts the call stands in line like any other, and gets the lock as soon as
+    /// its turn comes. It replaces [`outage_patience`](Self::outage_patience).
+    /// [`wait`](Self::wait) counts as well, whichever ends first.
+    /// [`Mutex::lock_timeout`](crate::Mutex::lock_timeout) and
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) ignore it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// use leasehold::Error;
+    /// use std::time::{Duration, Instant};
+    ///
+    /// let _held = client.mutex("x").lock().await?;
+    /// let (delay, start) = (Duration::from_millis(20), Instant::now());
+    /// let mutex = client.mutex("x").with_options(|o| o.attempts(3).retry_delay(delay));
+    /// let error = mutex.lock().await.unwrap_err();
+    /// assert!(matches!(error, Error::Held(_)) && start.elapsed() >= 2 * delay);
+    /// assert!(error.to_string().starts_with("gave up after 3 attempts: `x` is held by"));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
-    pub fn attempts(mut self, attempts: u32) -> Self {
-        self.attempts = Some(attempts);
+    pub fn attempts(mut self, attempts: impl Into<Option<u32>>) -> Self {
+        self.attempts = attempts.into();
         self
     }
 
@@ -146,7 +169,15 @@ impl Options {
         self
     }
 
-    /// Default 100 ms. The longest pause between two attempts of a waiting call that is not
+    /// Turns [`barging`](Self::barging) off.
+    #[must_use]
+    pub fn without_barging(mut self) -> Self {
+        self.barging = false;
+        self
+    }
+
+    /// Default 100 ms. With [`attempts`](Self::attempts), the time between two of them. Otherwise
+    /// the longest pause between two attempts of a waiting call that is not
     /// told when to ask: one that is [barging](Self::barging), that rides out an outage, or
     /// that is the first behind the lock of another library. The first pauses are shorter, and
     /// a lock that is about to expire is asked for again as soon as it has. Zero is allowed and
@@ -158,7 +189,8 @@ impl Options {
     }
 
     /// Default 50 %. By how much a pause is randomly shortened, so that waiters
-    /// do not ask in step. 0 to 100.
+    /// do not ask in step. The time between [`attempts`](Self::attempts) is lengthened instead.
+    /// 0 to 100.
     #[must_use]
     pub fn jitter_percent(mut self, percent: u8) -> Self {
         self.jitter_percent = percent;
@@ -174,11 +206,11 @@ impl Options {
         self
     }
 
-    /// Default 1 % of the TTL + 2 ms. How much of the TTL is given up for clocks
+    /// Default (`None`) 1 % of the TTL + 2 ms. How much of the TTL is given up for clocks
     /// that run at different speeds. Less than the TTL.
     #[must_use]
-    pub fn drift(mut self, drift: Duration) -> Self {
-        self.drift = Drift::Exactly(drift);
+    pub fn drift(mut self, drift: impl Into<Option<Duration>>) -> Self {
+        self.drift = drift.into().map_or(Drift::Default, Drift::Exactly);
         self
     }
 
@@ -204,6 +236,13 @@ impl Options {
         self
     }
 
+    /// Undoes [`without_fencing`](Self::without_fencing).
+    #[must_use]
+    pub fn with_fencing(mut self) -> Self {
+        self.fencing = true;
+        self
+    }
+
     /// Default on. Turns automatic renewal off: the lease ends one TTL after it
     /// was taken unless [`Lease::extend`](crate::Lease::extend) is called.
     #[must_use]
@@ -212,24 +251,31 @@ impl Options {
         self
     }
 
-    /// Default unlimited. The lease is lost after so long, however healthy its
-    /// renewal: a cap for holders that hang.
+    /// Undoes [`without_renewal`](Self::without_renewal).
     #[must_use]
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.max_hold = Some(max_hold);
+    pub fn with_renewal(mut self) -> Self {
+        self.renewal = true;
         self
     }
 
-    /// Default zero. The name stays taken so long from the moment it was granted,
+    /// Default unlimited (`None`). The lease is lost after so long, however healthy its
+    /// renewal: a cap for holders that hang.
+    #[must_use]
+    pub fn max_hold(mut self, max_hold: impl Into<Option<Duration>>) -> Self {
+        self.max_hold = max_hold.into();
+        self
+    }
+
+    /// Default zero (`None`). The name stays taken so long from the moment it was granted,
     /// even if the lease is released earlier: at most one run per period. A holder
     /// that crashes frees the name after its TTL all the same. At most 24 h.
     #[must_use]
-    pub fn min_hold(mut self, min_hold: Duration) -> Self {
-        self.min_hold = min_hold;
+    pub fn min_hold(mut self, min_hold: impl Into<Option<Duration>>) -> Self {
+        self.min_hold = min_hold.into().unwrap_or_default();
         self
     }
 
-    /// Default 5 % of the TTL, at least 20 ms (but never more than the TTL) and at
+    /// Default (`None`) 5 % of the TTL, at least 20 ms (but never more than the TTL) and at
     /// most 250 ms. How long one node may take for one request.
     ///
     /// An acquire returns at the majority, so a slow or silent minority costs
@@ -239,8 +285,8 @@ impl Options {
     /// server or of this process (a scheduler's pause, an fsync) makes a healthy
     /// node look silent, because its connection is then dropped.
     #[must_use]
-    pub fn node_timeout(mut self, timeout: Duration) -> Self {
-        self.node_timeout = Some(timeout);
+    pub fn node_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.node_timeout = timeout.into();
         self
     }
 
@@ -262,11 +308,25 @@ impl Options {
         self
     }
 
+    /// Undoes [`detached`](Self::detached).
+    #[must_use]
+    pub fn attached(mut self) -> Self {
+        self.detached = false;
+        self
+    }
+
     /// Default nobody. Is told what the nodes said to each attempt that a waiting call
     /// makes in vain, so that it can say who holds the lock. Must return at once.
     #[must_use]
     pub fn on_refusal(mut self, tell: impl Fn(&Refusal) + Send + Sync + 'static) -> Self {
         self.on_refusal = Some(OnRefusal(Arc::new(tell)));
+        self
+    }
+
+    /// Undoes [`on_refusal`](Self::on_refusal).
+    #[must_use]
+    pub fn without_on_refusal(mut self) -> Self {
+        self.on_refusal = None;
         self
     }
 
@@ -284,7 +344,13 @@ impl Options {
     }
 
     pub(crate) fn stands_in_line(&self) -> bool {
-        self.wait != Wait::No && self.attempts.is_none() && !self.barging
+        self.wait != Wait::No && self.attempts != Some(1) && !self.barging
+    }
+
+    /// Whether a call waits for other tasks of its process before it stands in line. One that
+    /// counts its attempts would make none meanwhile.
+    pub(crate) fn queues_in_process(&self) -> bool {
+        self.stands_in_line() && self.attempts.is_none()
     }
 
     pub(crate) fn timeout_of_node(&self) -> Duration {
@@ -411,6 +477,37 @@ mod tests {
         for options in edge {
             assert_eq!(options.validate(None), Ok(()), "{options:?}");
         }
+    }
+
+    #[test]
+    fn every_option_that_is_set_can_be_unset() {
+        let default = format!("{:?}", Options::default());
+        let set = Options::default()
+            .attempts(3)
+            .barging()
+            .drift(ms(5))
+            .without_fencing()
+            .without_renewal()
+            .max_hold(ms(50))
+            .min_hold(ms(50))
+            .node_timeout(ms(50))
+            .label("x")
+            .detached()
+            .on_refusal(|_| {});
+        assert_ne!(format!("{set:?}"), default);
+        let unset = set
+            .attempts(None)
+            .without_barging()
+            .drift(None)
+            .with_fencing()
+            .with_renewal()
+            .max_hold(None)
+            .min_hold(None)
+            .node_timeout(None)
+            .label("")
+            .attached()
+            .without_on_refusal();
+        assert_eq!(format!("{unset:?}"), default);
     }
 
     #[test]

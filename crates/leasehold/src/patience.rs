@@ -12,7 +12,12 @@ use crate::quorum::round::Advice;
 pub(crate) struct Patience {
     wait: Wait,
     started: Moment,
-    attempts_left: Option<u32>,
+    /// How many attempts there are; without a limit none are counted.
+    attempts: Option<u32>,
+    made: u32,
+    /// When the next attempt is due. What is asked before that, to keep a place in line or because
+    /// the lock has expired, is no attempt.
+    next_attempt: Moment,
     outage_since: Option<Moment>,
     outage_patience: Duration,
     backoff: Backoff,
@@ -29,11 +34,22 @@ impl Patience {
         Self {
             wait: options.wait,
             started,
-            attempts_left: options.attempts,
+            attempts: options.attempts,
+            made: 0,
+            next_attempt: started,
             outage_since,
             outage_patience: options.outage_patience,
             backoff: Backoff::new(options, seed),
         }
+    }
+
+    /// An attempt was refused, if one was due. How many have been made, if they are limited.
+    pub(crate) fn count(&mut self, now: Moment) -> Option<u32> {
+        if self.attempts.is_some() && now >= self.next_attempt {
+            self.made += 1;
+            self.next_attempt = now + self.backoff.spacing();
+        }
+        self.attempts.map(|_| self.made)
     }
 
     /// How long to pause before the next attempt, or the error to give up with.
@@ -45,20 +61,17 @@ impl Patience {
     ) -> Result<Duration, Error> {
         let outage = match advice {
             Advice::Outage { permanent: true } => return Err(Error::NoMajority(refusal)),
-            Advice::Outage { permanent: false } => true,
-            // Nodes whose clocks are so far apart that no token suits a majority.
-            Advice::Retoken { .. } | Advice::Reclock { .. } => true,
-            Advice::Contended { .. } => false,
+            Advice::Outage { permanent: false } | Advice::Reclock { .. } => true,
+            // Others were quicker.
+            Advice::Retoken { .. } | Advice::Contended { .. } => false,
         };
-        if let Some(left) = &mut self.attempts_left {
-            *left -= 1;
-        }
-        let last_attempt = self.wait == Wait::No || self.attempts_left == Some(0);
+        let last_attempt = self.wait == Wait::No || self.attempts == Some(self.made);
         let waited = now.saturating_duration_since(self.started);
         if outage {
             let since = *self.outage_since.get_or_insert(now);
             let lasted = now.saturating_duration_since(since);
-            if last_attempt || lasted >= self.outage_patience {
+            let gives_up = self.attempts.is_none() && lasted >= self.outage_patience;
+            if last_attempt || gives_up {
                 return Err(Error::NoMajority(refusal));
             }
         } else {
@@ -67,7 +80,10 @@ impl Patience {
                 return Err(Error::Held(refusal));
             }
         }
-        let mut pause = self.backoff.next().unwrap_or_default();
+        let mut pause = match self.attempts {
+            Some(_) => self.next_attempt.saturating_duration_since(now),
+            None => self.backoff.next().unwrap_or_default(),
+        };
         if let Advice::Contended {
             remaining: Some(remaining),
         } = advice
@@ -86,8 +102,12 @@ impl Patience {
         Ok(self.within_wait(pause, now))
     }
 
-    /// Not longer than the call may wait.
+    /// Not longer than the call may wait, nor beyond its next attempt.
     pub(crate) fn within_wait(&self, pause: Duration, now: Moment) -> Duration {
+        let pause = match self.attempts {
+            Some(_) => pause.min(self.next_attempt.saturating_duration_since(now)),
+            None => pause,
+        };
         match self.wait {
             Wait::For(wait) => {
                 let waited = now.saturating_duration_since(self.started);

@@ -24,6 +24,8 @@ pub enum Bug {
     ChasesFence,
     /// The lost signal fires at the deadline, not before it.
     LostTooLate,
+    /// `lost()` waits for a signal and never reads the clock. (A real bug once.)
+    LostByFlag,
     /// Who stands in line asks again only when it is told something.
     AsksOnlyWhenTold,
     /// The validity of a lease that was waited for counts from the reply.
@@ -32,6 +34,15 @@ pub enum Bug {
     ReservationIsGrant,
     /// Who gives up waiting does not leave the line.
     GivesUpInSilence,
+    /// A client that wants to join a line does not take a ticket ahead of the node's clock, so a
+    /// client far away is overtaken each time. (A real bug once.)
+    NoLead,
+    /// A waiter whose ticket was overtaken leaves its place before it joins with the new ticket.
+    /// (A real bug once.)
+    LeavesBeforeItJoins,
+    /// A renewal ends when a majority can no longer agree, though the answers that are to come
+    /// could say that the lease is over. (A real bug once.)
+    DecidesTooEarly,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::bid::{Bid, Refused};
+use crate::bid::{Armed, Bid, NotTaken, Refused};
 use crate::clock::Moment;
 use crate::core::Core;
 use crate::error::{Error, Refusal, Story};
@@ -21,7 +21,7 @@ use crate::options::{OnRefusal, Options};
 use crate::patience::Patience;
 use crate::planted;
 use crate::proposer::BLOCK;
-use crate::quorum::round::{Advice, Round};
+use crate::quorum::round::{Advice, Haste, Round};
 use crate::quorum::{Canvass, NodeSet, Question};
 
 /// How often an attempt is repeated at once with a better token before it counts as
@@ -64,17 +64,18 @@ pub(crate) async fn acquire(
         options,
         patience,
         ticket: Ticket::default(),
+        joins: false,
         fenced: options.fencing,
     };
     if options.stands_in_line() && core.proposer.is_contended(name, core.clock.now()) {
         return wait.stand().await;
     }
     loop {
-        let refused = match wait.bid()?.take().await {
+        let mut refused = match wait.bid()?.take().await {
             Ok(won) => return Ok(won),
-            Err(refused) => refused,
+            Err(not_taken) => not_taken.refused,
         };
-        if wait.retokens(refused.advice).await {
+        if wait.retokens(&mut refused.advice).await {
             continue;
         }
         let contended = matches!(refused.advice, Advice::Contended { .. });
@@ -96,6 +97,8 @@ struct Waiting<'a> {
     options: &'a Options,
     patience: Patience,
     ticket: Ticket,
+    /// It wants to join the line, and has had no place in it so far.
+    joins: bool,
     /// With a token. In line everybody has one.
     fenced: bool,
 }
@@ -106,7 +109,10 @@ struct Ticket {
     at_least: u64,
     /// The lowest that will do, so as not to lose one's place.
     lowest: bool,
+    /// How many tokens in a row did not suit the nodes.
     retokens: u32,
+    /// One of them was too far ahead of the nodes' clocks.
+    ahead: bool,
 }
 
 impl<'a> Waiting<'a> {
@@ -137,52 +143,84 @@ impl<'a> Waiting<'a> {
         if options.detached {
             claim.set_holders(Holders::Nobody);
         }
-        Ok(Bid::new(core, options, claim))
+        Ok(Bid::new(core, options, claim, self.haste()))
     }
 
-    /// Whether to try again at once with another token, of which note is taken.
-    async fn retokens(&mut self, advice: Advice) -> bool {
-        let again = self.ticket.retokens < MAX_RETOKENS;
-        let at_least = match advice {
-            Advice::Retoken { at_least } if again => at_least,
-            Advice::Reclock { now, at_least } if again => {
-                let Core {
-                    proposer, clock, ..
-                } = &**self.core;
-                proposer.reclock(clock, self.name, now);
-                // A node that was made this very moment has no token to give yet: between its
-                // floor and what its clock allows lies the time since.
-                clock.sleep(Duration::from_millis(1)).await;
-                at_least
-            }
+    /// A client that was overtaken takes a lead over those that are nearer to the nodes. Not at
+    /// the first time if it has a place in line: it would lose the place. Nor for the first
+    /// request for a free lock: a token ahead of the clock costs the next client a round trip.
+    /// Nor after a token that was too far ahead for some node.
+    fn haste(&self) -> Haste {
+        match self.ticket.retokens + u32::from(self.joins) {
+            0 => Haste::Least,
+            _ if self.ticket.ahead => Haste::Least,
+            times => Haste::Lead {
+                times,
+                skew: self.core.constants.skew,
+            },
+        }
+    }
+
+    /// Whether to try again at once with another token, of which note is taken. If not, what the
+    /// refusal comes to is noted in `advice`.
+    async fn retokens(&mut self, advice: &mut Advice) -> bool {
+        let Ticket {
+            retokens, ahead, ..
+        } = self.ticket;
+        let (at_least, reclock) = match *advice {
+            Advice::Retoken { at_least } => (at_least, None),
+            Advice::Reclock { now, at_least } => (at_least, Some(now)),
             _ => {
                 self.ticket = Ticket::default();
                 return false;
             }
         };
+        let ahead = ahead || reclock.is_some();
+        if retokens >= MAX_RETOKENS {
+            // Either the clocks of nodes are so far apart that no token suits a majority, or
+            // other clients were quicker each time.
+            *advice = match ahead {
+                true => Advice::Outage { permanent: false },
+                false => Advice::Contended { remaining: None },
+            };
+            self.ticket = Ticket::default();
+            return false;
+        }
+        if let Some(now) = reclock {
+            let Core {
+                proposer, clock, ..
+            } = &**self.core;
+            proposer.reclock(clock, self.name, now);
+            // A node that was made this very moment has no token to give yet: between its
+            // floor and what its clock allows lies the time since.
+            clock.sleep(Duration::from_millis(1)).await;
+        }
         self.ticket = Ticket {
             at_least,
             lowest: false,
-            retokens: self.ticket.retokens + 1,
+            retokens: retokens + 1,
+            ahead,
         };
         true
     }
 
     /// Takes note of a refusal: how long to pause, or the error to give up with.
-    fn disappointed(&mut self, refused: Refused) -> Result<Duration, Error> {
+    fn disappointed(&mut self, mut refused: Refused) -> Result<Duration, Error> {
+        let now = self.core.clock.now();
+        refused.refusal.attempts = self.patience.count(now);
         if let Some(OnRefusal(tell)) = &self.options.on_refusal {
             tell(&refused.refusal);
         }
-        let now = self.core.clock.now();
         self.patience.pause(refused.advice, refused.refusal, now)
     }
 
     /// Waits in line.
     async fn stand(mut self) -> Result<Won, Error> {
-        self.fenced = true;
+        (self.fenced, self.joins) = (true, true);
+        let mut leaving = None;
         'ticket: loop {
-            let mut place = Place::new(self.bid()?);
-            let (mut first, mut stood) = (true, false);
+            let mut place = Place::new(self.bid()?, leaving.take());
+            let (mut first, mut torn) = (true, false);
             loop {
                 if self.core.is_shut_down() {
                     return Err(Error::ShutDown);
@@ -191,25 +229,36 @@ impl<'a> Waiting<'a> {
                 if asked.is_ok() && std::mem::take(&mut first) {
                     self.core.proposer.set_uncontended(self.name);
                 }
-                if let Err(refused) = asked {
-                    if self.retokens(refused.advice).await {
-                        // Somebody with the same ticket was served, or one before it that
-                        // came late: with the next that can win, it keeps its place.
-                        self.ticket.lowest = stood;
+                if let Err(mut refused) = asked {
+                    let in_line = matches!(refused.advice, Advice::Contended { .. });
+                    if self.retokens(&mut refused.advice).await {
+                        // One with the same ticket was served, or one before it that came
+                        // late: with the next ticket that can win, it keeps its place.
+                        self.ticket.lowest = !self.joins && place.bid.haste == Haste::Least;
+                        leaving = place.bid.take_armed();
+                        leave_first(&mut leaving);
                         continue 'ticket;
                     }
+                    if in_line {
+                        self.joins = false;
+                        place.bid.haste = self.haste();
+                    }
                     let advice = refused.advice;
-                    stood |= matches!(advice, Advice::Contended { .. });
                     let line = place.look(&refused.refusal);
                     let mut pause = self.disappointed(refused)?;
                     if let Advice::Contended { remaining } = advice {
                         let longer = line.pause(pause, remaining);
                         pause = self.patience.within_wait(longer, self.core.clock.now());
                     }
-                    if !place.hears_its_turn(pause).await && !place.is_torn() {
-                        continue;
+                    if !place.hears_its_turn(pause).await {
+                        torn = place.is_torn();
+                        if !torn {
+                            continue;
+                        }
                     }
                 }
+                self.joins = false;
+                place.bid.haste = self.haste();
                 let bid = match place.handed_over() {
                     Ok(won) => return Ok(won),
                     Err(bid) => bid,
@@ -217,19 +266,27 @@ impl<'a> Waiting<'a> {
                 if planted::on(planted::Bug::ReservationIsGrant) {
                     return Ok(bid.believe());
                 }
-                let token = bid.claim.token;
-                let refused = match bid.take().await {
+                let (token, haste) = (bid.claim.token, bid.haste);
+                let NotTaken { mut refused, place } = match bid.take().await {
                     Ok(won) => return Ok(won),
-                    Err(refused) => refused,
+                    Err(not_taken) => not_taken,
                 };
-                if !self.retokens(refused.advice).await {
-                    let contended = matches!(refused.advice, Advice::Contended { .. });
+                leaving = place;
+                leave_first(&mut leaving);
+                let again = self.retokens(&mut refused.advice).await;
+                let contended = matches!(refused.advice, Advice::Contended { .. });
+                if torn || !again && !contended {
+                    // Others may wait for what this claim has on some nodes.
+                    leave(&mut leaving);
+                }
+                self.ticket.lowest = haste == Haste::Least;
+                if !again {
                     let pause = self.disappointed(refused)?;
                     if !contended {
                         self.core.clock.sleep(pause).await;
                     }
-                    // Somebody was quicker, or it was too late: with the next token that can
-                    // win, it keeps its place.
+                    // Another client was quicker, or it was too late: with the next token that
+                    // can win, it keeps its place.
                     self.ticket.at_least = token.saturating_add(1);
                     self.ticket.lowest = true;
                 }
@@ -239,9 +296,26 @@ impl<'a> Waiting<'a> {
     }
 }
 
+/// Gives up the place of an overtaken claim.
+fn leave(leaving: &mut Option<Armed<'_>>) {
+    if let Some(mut place) = leaving.take() {
+        place.release(NodeSet::default());
+    }
+}
+
+/// Planted bug: before the client has joined with its new ticket.
+fn leave_first(leaving: &mut Option<Armed<'_>>) {
+    if planted::on(planted::Bug::LeavesBeforeItJoins) {
+        leave(leaving);
+    }
+}
+
 /// A place in the line.
 struct Place<'a> {
     bid: Bid<'a>,
+    /// The place of the overtaken claim that this one replaces. It is left when this one has
+    /// joined: or those behind it would be served in between.
+    leaving: Option<Armed<'a>>,
     ears: Arc<Ears>,
     watches: Vec<Option<Watch>>,
     waited: Arc<Waited>,
@@ -277,7 +351,7 @@ struct Standing {
 }
 
 impl<'a> Place<'a> {
-    fn new(bid: Bid<'a>) -> Self {
+    fn new(bid: Bid<'a>, leaving: Option<Armed<'a>>) -> Self {
         bid.claim.wait();
         let ears = Arc::new(Ears::default());
         let nodes = bid.core.nodes.iter().enumerate();
@@ -288,6 +362,7 @@ impl<'a> Place<'a> {
             torn_since: None,
             round_trip: Duration::ZERO,
             ears,
+            leaving,
             bid,
         }
     }
@@ -315,6 +390,7 @@ impl<'a> Place<'a> {
             ..self.bid.question(Verb::Wait)
         };
         let canvass = Canvass::send(&core.nodes, question);
+        leave(&mut self.leaving);
         loop {
             if self.is_its_turn() {
                 return Ok(());

@@ -102,3 +102,61 @@ fn dropped_leases_are_drained_at_shutdown() {
     let refused = client.mutex("a").try_lock();
     assert!(matches!(refused, Err(Error::ShutDown)), "{refused:?}");
 }
+
+/// Every public method of the async types has a blocking one of the same name.
+#[test]
+fn the_facade_has_everything() {
+    fn methods<'a>(source: &'a str, of: &str) -> Vec<&'a str> {
+        let start = format!("\nimpl {of} {{");
+        let blocks = source.split(start.as_str()).skip(1);
+        let blocks = blocks.filter_map(|block| block.split("\n}\n").next());
+        let lines = blocks.flat_map(str::lines).map(str::trim_start);
+        let methods = lines.filter_map(|line| {
+            let line = line.strip_prefix("pub ")?;
+            let line = line.strip_prefix("async ").unwrap_or(line);
+            line.strip_prefix("fn ")?.split(['(', '<']).next()
+        });
+        methods.collect()
+    }
+    let blocking = include_str!("../src/blocking.rs");
+    for (of, source) in [
+        ("Client", include_str!("../src/client.rs")),
+        ("Client", include_str!("../src/inspect.rs")),
+        ("Mutex", include_str!("../src/mutex.rs")),
+        ("Lease", include_str!("../src/lease.rs")),
+        ("Detached", include_str!("../src/detached.rs")),
+    ] {
+        let (has, needs) = (methods(blocking, of), methods(source, of));
+        assert!(needs.len() >= 3, "{needs:?}");
+        // There, a `Builder` is an argument.
+        for method in needs.iter().filter(|method| **method != "builder") {
+            assert!(has.contains(method), "blocking::{of} lacks `{method}`");
+        }
+    }
+}
+
+#[test]
+fn it_waits_keeps_detaches_and_breaks() {
+    let client = Client::in_memory();
+    let mutex = client.mutex("a");
+    let lease = mutex.lock().expect("a lease");
+    let short = Duration::from_millis(20);
+    assert!(mutex.try_lock_for(short).expect("a majority").is_none());
+    let detached = lease.detach().expect("detached");
+    let again = mutex.detached(detached.owner()).expect("its owner");
+    again.extend().expect("still held");
+    assert_eq!(again.release().expect("a majority"), Released::Released);
+    let lease = mutex.lock().expect("a lease");
+    lease
+        .release_keeping(Duration::from_secs(600))
+        .expect("kept");
+    assert!(mutex.try_lock().expect("a majority").is_none());
+    let seen = client.inspect_all().expect("a majority");
+    let owner_id = seen.locks[0].lock().expect("kept").owner_id();
+    assert!(
+        client
+            .break_lock(&seen.locks[0].name, &owner_id)
+            .expect("a majority")
+    );
+    assert!(mutex.try_lock().expect("a majority").is_some());
+}

@@ -22,6 +22,16 @@ async fn the_token_is_cancelled_when_the_lease_is_lost() {
 }
 
 #[tokio::test]
+async fn cancelling_one_token_affects_nothing_else() {
+    let lease = Client::in_memory().mutex("a").lock().await.unwrap();
+    let (one, two) = (lease.cancellation_token(), lease.cancellation_token());
+    one.cancel();
+    assert!(one.is_cancelled() && !two.is_cancelled());
+    assert!(!lease.cancellation_token().is_cancelled());
+    assert!(lease.is_valid());
+}
+
+#[tokio::test]
 async fn the_token_is_not_cancelled_by_a_release() {
     let lease = Client::in_memory().mutex("a").lock().await.unwrap();
     let token = lease.cancellation_token();

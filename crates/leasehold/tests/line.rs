@@ -1,11 +1,11 @@
 //! Standing in line on several nodes, on a paused clock: what the simulator found, told by
 //! itself.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::node::{Bell, Call, Claim, HANDED_OVER, Node, NodeError, Verb, Watch};
+use leasehold::node::{Bell, Call, Claim, HANDED_OVER, Node, NodeError, Verb, Vote, Watch};
 use leasehold::{Client, MemoryNode, Moment, Name, TimeSource};
 
 /// Time as the paused runtime has it.
@@ -79,10 +79,12 @@ fn memory(clock: Paused, count: usize) -> Vec<MemoryNode> {
 }
 
 fn client(clock: Paused, nodes: &[MemoryNode]) -> Client {
-    let mut builder = Client::builder().time_source(clock);
-    for node in nodes {
-        builder = builder.custom_node(node.clone());
-    }
+    client_of(clock, nodes.iter().cloned())
+}
+
+fn client_of<N: Node>(clock: Paused, nodes: impl Iterator<Item = N>) -> Client {
+    let builder = Client::builder().time_source(clock).without_restart_guard();
+    let builder = nodes.fold(builder, |builder, node| builder.custom_node(node));
     builder.build().expect("a client")
 }
 
@@ -264,4 +266,208 @@ async fn a_lease_that_is_handed_over_is_extended_soon() {
     assert!(lease.remaining() < HANDED_OVER);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(lease.remaining() > Duration::from_secs(29));
+}
+
+/// A node at the end of a long line: messages take `way` in each direction and stay in order.
+struct Distant {
+    node: MemoryNode,
+    calls: Pipe<Call>,
+    answers: Pipe<Answered>,
+}
+
+type Answered = (Call, Result<Vote, NodeError>);
+
+/// Delivers what is put in after a while, in order.
+struct Pipe<T>(
+    tokio::sync::mpsc::UnboundedSender<(tokio::time::Instant, T)>,
+    Duration,
+);
+
+impl<T: Send + 'static> Pipe<T> {
+    fn new(way: Duration, deliver: impl Fn(T) + Send + 'static) -> Self {
+        let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some((at, item)) = receiver.recv().await {
+                tokio::time::sleep_until(at).await;
+                deliver(item);
+            }
+        });
+        Self(sender, way)
+    }
+
+    fn put(&self, item: T) {
+        let at = tokio::time::Instant::now() + self.1;
+        assert!(self.0.send((at, item)).is_ok(), "the pipe is open");
+    }
+}
+
+impl<T> Clone for Pipe<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), self.1)
+    }
+}
+
+impl Distant {
+    fn new(node: &MemoryNode, way: Duration) -> Self {
+        let to = node.clone();
+        Self {
+            node: node.clone(),
+            calls: Pipe::new(way, move |call| to.submit(call)),
+            answers: Pipe::new(way, |(call, answer): Answered| call.answer(answer)),
+        }
+    }
+}
+
+impl Node for Distant {
+    fn label(&self) -> &str {
+        self.node.label()
+    }
+
+    fn floor(&self) -> u64 {
+        self.node.floor()
+    }
+
+    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
+        self.node.watch(claim, bell)
+    }
+
+    fn submit(&self, call: Call) {
+        let answers = self.answers.clone();
+        let answered = move |call, answer| answers.put((call, answer));
+        self.calls.put(call.relay(answered));
+    }
+}
+
+/// What a client `way` away from `nodes` gets in 15 s while `rivals` near clients take the lock
+/// for a millisecond each, again and again: how many leases, and the longest wait.
+async fn far_among_near(nodes: usize, way: Duration, rivals: usize) -> (usize, Duration) {
+    let clock = Paused(tokio::time::Instant::now());
+    let nodes = memory(clock, nodes);
+    let far = client_of(clock, nodes.iter().map(|node| Distant::new(node, way)));
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    for _ in 0..rivals {
+        let near = client_of(clock, nodes.iter().map(|node| Distant::new(node, NEAR)));
+        tokio::spawn(async move {
+            loop {
+                let lease = near.mutex("a").lock().await.expect("a lease");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                lease.release().await;
+            }
+        });
+    }
+    let (start, mut leases, mut longest) = (clock.now(), 0, Duration::ZERO);
+    while clock.now() < start + Duration::from_secs(15) {
+        let asked = clock.now();
+        let waited = far.mutex("a").lock_timeout(Duration::from_secs(15)).await;
+        longest = longest.max(clock.now().saturating_duration_since(asked));
+        let Ok(lease) = waited else { break };
+        leases += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        lease.release().await;
+    }
+    (leases, longest)
+}
+
+/// How far away a near client is.
+const NEAR: Duration = Duration::from_micros(100);
+
+/// A far client's ticket was overtaken each time while its request travelled: it got nothing.
+#[tokio::test(start_paused = true)]
+async fn a_far_client_gets_a_contended_lock() {
+    for (nodes, way_ms, rivals) in [(1, 40, 3), (1, 120, 10), (3, 40, 3), (5, 120, 10)] {
+        let way = Duration::from_millis(way_ms);
+        let (leases, longest) = far_among_near(nodes, way, rivals).await;
+        eprintln!("{nodes} node(s), {way:?} away, {rivals} near: {leases}, {longest:?}");
+        assert!(leases >= 15, "{leases} leases, {nodes} nodes, {way:?}");
+        assert!(longest < 20 * way, "{longest:?}, {nodes} nodes, {way:?}");
+    }
+}
+
+/// A node that says what it is asked, and once that a waiter's ticket was overtaken.
+#[derive(Clone)]
+struct Overtaking {
+    node: MemoryNode,
+    asked: Arc<Mutex<Vec<(Verb, u64)>>>,
+    overtakes: Arc<AtomicBool>,
+}
+
+impl Node for Overtaking {
+    fn label(&self) -> &str {
+        self.node.label()
+    }
+
+    fn floor(&self) -> u64 {
+        self.node.floor()
+    }
+
+    fn submit(&self, call: Call) {
+        let (verb, token) = (call.verb(), call.claim().token());
+        self.asked.lock().unwrap().push((verb, token));
+        if verb == Verb::Wait && self.overtakes.swap(false, Ordering::SeqCst) {
+            let fence = token + 160;
+            let now = token + 5_000_000;
+            return call.answer(Ok(Vote::Stale { fence, now }));
+        }
+        self.node.submit(call);
+    }
+}
+
+/// What a waiter whose ticket is overtaken asks of its node then.
+async fn asked_when_overtaken() -> Vec<(Verb, u64)> {
+    let clock = Paused(tokio::time::Instant::now());
+    let nodes = memory(clock, 1);
+    let node = Overtaking {
+        node: nodes[0].clone(),
+        asked: Arc::default(),
+        overtakes: Arc::default(),
+    };
+    let waiter = client_of(clock, std::iter::once(node.clone()));
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let held = client(clock, &nodes).mutex("a").lock().await;
+    let held = held.expect("a lease");
+    let waiting = tokio::spawn(async move { waiter.mutex("a").lock().await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    node.asked.lock().unwrap().clear();
+    node.overtakes.store(true, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let asked = std::mem::take(&mut *node.asked.lock().unwrap());
+    held.release().await;
+    let lease = waiting.await.expect("no panic").expect("a lease");
+    lease.release().await;
+    asked
+}
+
+/// Rule: a waiter joins with its new ticket before it leaves its old place, and takes the lowest
+/// ticket that can win. Those behind it would be served in between.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_overtaken_joins_again_before_it_leaves() {
+    let asked = asked_when_overtaken().await;
+    let (wait, release) = (Verb::Wait, Verb::Release { keep: None });
+    let ticket = asked[0].1;
+    let verbs: Vec<_> = asked.iter().map(|(verb, _)| *verb).collect();
+    assert_eq!(verbs[..3], [wait, wait, release], "{asked:?}");
+    assert_eq!(asked[2].1, ticket, "{asked:?}");
+    // Above the fence by a millisecond, which is what it may move by; far below the clock.
+    let lead = asked[1].1 - ticket;
+    assert!((160..2_000).contains(&lead), "{asked:?}");
+}
+
+#[cfg(feature = "planted-bugs")]
+#[tokio::test(start_paused = true)]
+async fn the_order_of_joining_and_leaving_is_seen() {
+    use leasehold::planted::{Bug, plant};
+    plant(Some(Bug::LeavesBeforeItJoins));
+    let asked = asked_when_overtaken().await;
+    plant(None);
+    assert!(matches!(asked[1].0, Verb::Release { .. }), "{asked:?}");
+}
+
+#[cfg(feature = "planted-bugs")]
+#[tokio::test(start_paused = true)]
+async fn a_far_client_without_a_lead_gets_nothing() {
+    use leasehold::planted::{Bug, plant};
+    plant(Some(Bug::NoLead));
+    let (leases, _) = far_among_near(1, Duration::from_millis(40), 3).await;
+    plant(None);
+    assert!(leases < 5, "{leases}");
 }

@@ -139,9 +139,10 @@ async fn a_vote_for_something_else_does_not_count() {
     assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
 }
 
-/// Tokens that no node can agree on: told, instead of asked for for ever.
+/// A client that is overtaken again and again stops asking for a larger token: others are quicker,
+/// so the lock is contended.
 #[tokio::test]
-async fn nodes_that_want_ever_larger_tokens_are_given_up_on() {
+async fn nodes_that_want_ever_larger_tokens_are_not_asked_for_ever() {
     let fence = AtomicUsize::new(1);
     let client = client(move |verb| match verb {
         Verb::Acquire => {
@@ -150,6 +151,6 @@ async fn nodes_that_want_ever_larger_tokens_are_given_up_on() {
         }
         _ => Ok(Vote::Released { held: false }),
     });
-    let error = client.mutex("a").try_lock().await.expect_err("no grant");
-    assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
+    let lease = client.mutex("a").try_lock().await.expect("contention");
+    assert!(lease.is_none(), "{lease:?}");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::node::{Call, Node, NodeError};
-use leasehold::{Client, MemoryNode, Moment, Released, TimeSource};
+use leasehold::{Client, Error, LockState, MemoryNode, Moment, Options, Released, TimeSource};
 
 /// Time as the paused runtime has it.
 struct Paused(tokio::time::Instant);
@@ -97,6 +97,105 @@ async fn min_hold_keeps_the_name_for_its_time() {
     assert!(node.get(&leasehold::Name::new("a").unwrap()).is_some());
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(mutex.try_lock().await.unwrap().is_some());
+}
+
+const DELAY: Duration = Duration::from_millis(200);
+
+fn six_attempts(options: Options) -> Options {
+    options.attempts(6).retry_delay(DELAY)
+}
+
+/// As users of other libraries expect: six attempts, 200 ms apart, take a second at least.
+#[tokio::test(start_paused = true)]
+async fn attempts_are_a_retry_delay_apart() {
+    let (client, _) = client();
+    let _held = client.mutex("a").lock().await.expect("a lease");
+    for (barging, jitter) in [(false, 0), (false, 50), (true, 0), (true, 50)] {
+        let mutex = client.mutex("a").with_options(|o| {
+            let options = six_attempts(o).jitter_percent(jitter);
+            if barging { options.barging() } else { options }
+        });
+        let start = tokio::time::Instant::now();
+        let error = mutex.lock().await.expect_err("held");
+        let took = start.elapsed();
+        let most = DELAY.mul_f64(5.0 + 5.0 * f64::from(jitter) / 100.0) + DELAY / 10;
+        assert!(took >= 5 * DELAY && took <= most, "{took:?}");
+        let text = error.to_string();
+        assert!(matches!(error, Error::Held(_)), "{text}");
+        assert!(
+            text.starts_with("gave up after 6 attempts: `a` is held"),
+            "{text}"
+        );
+    }
+}
+
+/// A call that counts its attempts stands in line between them.
+#[tokio::test(start_paused = true)]
+async fn a_call_with_attempts_gets_its_turn_at_once() {
+    let (client, _) = client();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let held = client.mutex("a").lock().await.expect("a lease");
+    let mutex = client.mutex("a").with_options(six_attempts);
+    let start = tokio::time::Instant::now();
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    tokio::time::sleep(DELAY + DELAY / 2).await;
+    held.release().await;
+    let lease = waiting.await.expect("no panic").expect("a lease");
+    assert!(
+        start.elapsed() < DELAY * 3 / 2 + DELAY / 10,
+        "{:?}",
+        start.elapsed()
+    );
+    lease.release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_is_not_cut_short_by_attempts() {
+    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    let builder = Client::builder().time_source(Paused::new());
+    let builder = builder.options(six_attempts(Options::default()));
+    let client = builder.custom_node(node).build().expect("a client");
+    let _held = client.mutex("a").lock().await.expect("a lease");
+    let (start, long) = (tokio::time::Instant::now(), Duration::from_secs(30));
+    let error = client
+        .mutex("a")
+        .lock_timeout(long)
+        .await
+        .expect_err("held");
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    assert!(
+        client
+            .mutex("a")
+            .try_lock_for(long)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(start.elapsed() >= 2 * long, "{:?}", start.elapsed());
+}
+
+/// All attempts are made in an outage, too, whatever `outage_patience` says.
+#[tokio::test(start_paused = true)]
+async fn attempts_ride_out_an_outage() {
+    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    let flaky = Arc::new(Flaky {
+        node,
+        down: true.into(),
+    });
+    let builder = Client::builder().time_source(Paused::new());
+    let client = builder.custom_node(Handle(Arc::clone(&flaky))).build();
+    let client = client.expect("a client");
+    let start = tokio::time::Instant::now();
+    let patience = Duration::from_millis(1);
+    let mutex = client.mutex("a");
+    let mutex = mutex.with_options(|o| six_attempts(o).outage_patience(patience));
+    let error = mutex.lock().await.expect_err("down");
+    assert!(start.elapsed() >= 5 * DELAY, "{:?}", start.elapsed());
+    let text = error.to_string();
+    assert!(
+        text.starts_with("gave up after 6 attempts: no majority for `a`"),
+        "{text}"
+    );
 }
 
 /// Passes calls on, except while it is down.
@@ -202,4 +301,57 @@ async fn a_clock_that_is_days_behind_costs_a_round_trip_and_not_the_lease() {
     assert!(lease.is_some());
     let took = start.elapsed();
     assert!(took <= Duration::from_millis(4 * 6), "{took:?}");
+}
+
+/// A node that answers no survey within a minute.
+struct Silent;
+
+impl Node for Silent {
+    fn label(&self) -> &str {
+        "silent"
+    }
+
+    fn submit(&self, call: Call) {
+        drop(call);
+    }
+
+    fn survey(&self, _: Option<&leasehold::Name>) -> leasehold::node::Survey {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            Ok(Vec::new())
+        })
+    }
+}
+
+/// A silent node is waited for only while its answer could change the outcome. On a paused
+/// clock: the time that passes is the time that was slept.
+#[tokio::test(start_paused = true)]
+async fn a_silent_minority_does_not_delay_an_inspection() {
+    let client = |silent: usize| {
+        let mut builder = Client::builder().time_source(Paused::new());
+        for node in 0..3 {
+            builder = match node < silent {
+                true => builder.custom_node(Silent),
+                false => builder.custom_node(MemoryNode::new("memory")),
+            };
+        }
+        builder.build().expect("a client")
+    };
+    let start = tokio::time::Instant::now();
+    let inspection = client(1).inspect("a").await.expect("a name");
+    assert!(matches!(inspection.state(), LockState::NotHeld));
+    let missing: Vec<_> = inspection.missing().map(|(node, _)| node).collect();
+    assert_eq!(missing, ["silent"]);
+    let listing = client(1).inspect_all().await.expect("a majority");
+    assert_eq!(listing.missing.len(), 1);
+    assert!(start.elapsed() < Duration::from_secs(1), "{start:?}");
+
+    let start = tokio::time::Instant::now();
+    let inspection = client(2).inspect("a").await.expect("a name");
+    assert!(!inspection.is_conclusive());
+    assert!(start.elapsed() >= Duration::from_secs(5), "{start:?}");
+    assert!(matches!(
+        client(2).inspect_all().await,
+        Err(leasehold::Error::NoMajority(refusal)) if refusal.name.is_none()
+    ));
 }

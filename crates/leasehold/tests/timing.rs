@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::node::{Call, Node, Verb};
-use leasehold::{Client, Error, MemoryNode, Moment, Name, Options, TimeSource};
+use leasehold::node::{Call, Node, NodeError, Verb};
+use leasehold::{Client, Error, Loss, MemoryNode, Moment, Name, Options, TimeSource};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -31,6 +31,8 @@ struct Slow {
     /// For ACQUIRE and for EXTEND.
     delays: Arc<Mutex<(Duration, Duration)>>,
     released: Arc<AtomicBool>,
+    /// It cannot be reached.
+    down: Arc<AtomicBool>,
 }
 
 impl Slow {
@@ -39,6 +41,7 @@ impl Slow {
             node: MemoryNode::with_time_source("slow", Arc::new(clock)),
             delays: Arc::new(Mutex::new((acquire, Duration::ZERO))),
             released: Arc::default(),
+            down: Arc::default(),
         }
     }
 
@@ -61,6 +64,10 @@ impl Node for Slow {
     }
 
     fn submit(&self, call: Call) {
+        if self.down.load(Ordering::SeqCst) {
+            let why = "down".into();
+            return call.answer(Err(NodeError::Unreachable { why }));
+        }
         let (acquire, extend) = *self.delays.lock().unwrap();
         let delay = match call.verb() {
             Verb::Acquire | Verb::Wait => acquire,
@@ -209,4 +216,62 @@ async fn a_grant_at_the_very_end_is_no_lease() {
     assert!(matches!(outcome, Err(Error::NoMajority(_))), "{outcome:?}");
     tokio::time::sleep(Duration::from_millis(10)).await;
     assert!(!node.holds("a") && node.released.load(Ordering::SeqCst));
+}
+
+/// How and when a lease of 10 s is lost that two of three nodes have forgotten, one of which
+/// answers late, while the third cannot be reached.
+async fn taken_away_during_an_outage() -> (Option<Loss>, Duration) {
+    let clock = Paused(tokio::time::Instant::now());
+    let nodes: Vec<_> = [0, 0, 0].map(|_| Slow::new(clock, Duration::ZERO)).to_vec();
+    let client = client(clock, &nodes).await;
+    let lease = client.mutex("a").lock().await.unwrap();
+    nodes[0].node.forget();
+    nodes[1].down.store(true, Ordering::SeqCst);
+    nodes[2].node.forget();
+    nodes[2].delay_extend(Duration::from_millis(20));
+    let start = clock.now();
+    lease.lost().await;
+    let took = clock.now().saturating_duration_since(start);
+    (lease.loss(), took)
+}
+
+/// One node refuses the renewal and another fails before the third has answered, which decides.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_taken_away_is_lost_at_once_though_a_node_fails() {
+    let (loss, took) = taken_away_during_an_outage().await;
+    assert_eq!(loss, Some(Loss::TakenAway));
+    assert!(took < Duration::from_millis(3_500), "{took:?}");
+}
+
+#[cfg(feature = "planted-bugs")]
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_decided_too_early_is_seen() {
+    use leasehold::planted::{Bug, plant};
+    plant(Some(Bug::DecidesTooEarly));
+    let (loss, took) = taken_away_during_an_outage().await;
+    plant(None);
+    assert_eq!(loss, Some(Loss::NotRenewed));
+    assert!(took > 9 * SECOND, "{took:?}");
+}
+
+/// The same for an extend that the holder asks for, and for a release.
+#[tokio::test(start_paused = true)]
+async fn an_extend_and_a_release_wait_for_the_answers_that_decide() {
+    for extends in [true, false] {
+        let clock = Paused(tokio::time::Instant::now());
+        let nodes: Vec<_> = [0, 0, 0].map(|_| Slow::new(clock, Duration::ZERO)).to_vec();
+        let client = client(clock, &nodes).await;
+        let lease = client.mutex("a").lock().await.unwrap();
+        nodes[0].node.forget();
+        nodes[1].down.store(true, Ordering::SeqCst);
+        nodes[2].node.forget();
+        nodes[2].delay_extend(Duration::from_millis(20));
+        match extends {
+            true => {
+                let outcome = lease.extend().await;
+                assert!(matches!(outcome, Err(Error::Lost { .. })), "{outcome:?}");
+            }
+            false => assert_eq!(lease.release().await, leasehold::Released::WasLost),
+        }
+    }
 }

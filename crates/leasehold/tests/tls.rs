@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use leasehold::{Client, Error, Released};
+use leasehold::node::NodeError;
+use leasehold::{Client, Error, Invalid, Released, TlsPart};
 use leasehold_testkit::RedisServer;
 
 /// A directory with a certificate authority and a certificate for 127.0.0.1.
@@ -102,17 +103,38 @@ async fn tls_is_checked_both_ways() {
             .connect_timeout(Duration::from_secs(10))
     };
     let ca = || certificates.read("ca.pem");
-    // An authority that nobody knows, and then no certificate to show.
-    let stranger = builder().connect().await;
-    assert!(
-        matches!(stranger, Err(Error::NoMajority(_))),
-        "{stranger:?}"
-    );
-    let anonymous = builder().tls_root_certificate(ca()).connect().await;
-    assert!(
-        matches!(anonymous, Err(Error::NoMajority(_))),
-        "{anonymous:?}"
-    );
+    // An authority that the client does not know, and then no certificate to show.
+    for builder in [builder(), builder().tls_root_certificate(ca())] {
+        let refused = builder.connect().await;
+        let Err(Error::Invalid(Invalid::Node { error, .. })) = &refused else {
+            panic!("{refused:?}");
+        };
+        assert!(matches!(error, NodeError::Tls { .. }), "{error:?}");
+    }
+    for (what, builder) in [
+        (
+            TlsPart::RootCertificate,
+            builder().tls_root_certificate("no certificate"),
+        ),
+        (
+            TlsPart::RootCertificate,
+            builder().tls_root_certificate(certificates.read("ca.key")),
+        ),
+        (
+            TlsPart::ClientCertificate,
+            builder().tls_client_certificate("", certificates.read("ca.key")),
+        ),
+        (
+            TlsPart::ClientKey,
+            builder().tls_client_certificate(ca(), ""),
+        ),
+    ] {
+        let refused = builder.build();
+        assert!(
+            matches!(&refused, Err(Error::Invalid(Invalid::Tls { what: is, .. })) if *is == what),
+            "{refused:?}"
+        );
+    }
     let client = builder()
         .tls_root_certificate(ca())
         .tls_client_certificate(

@@ -10,7 +10,6 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::exit::{self, Failure};
-use crate::nodes;
 
 /// A command that was started.
 pub(super) struct Child {
@@ -41,40 +40,53 @@ impl Ended {
     }
 }
 
+/// Variables to set, or to remove.
+pub(super) type Environment = Vec<(&'static str, Option<OsString>)>;
+
+/// Runs a command in place of this process. Returns only if that fails.
+pub(super) fn exec(line: &[OsString], environment: &Environment) -> Failure {
+    match command(line, environment) {
+        Ok(mut command) => cannot_run(line, &command.exec()),
+        Err(failure) => failure,
+    }
+}
+
+fn command(line: &[OsString], environment: &Environment) -> Result<Command, Failure> {
+    let Some((program, arguments)) = line.split_first() else {
+        return Err(Failure::usage("no command was given"));
+    };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    for (key, value) in environment {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    Ok(command)
+}
+
+fn cannot_run(line: &[OsString], error: &std::io::Error) -> Failure {
+    let code = match error.kind() {
+        std::io::ErrorKind::NotFound => exit::NOT_FOUND,
+        _ => exit::CANNOT_RUN,
+    };
+    let program = line.first().map(|program| program.to_string_lossy());
+    let program = program.unwrap_or_default();
+    Failure::new(code, format!("cannot run `{program}`: {error}"))
+}
+
 impl Child {
     /// Starts a command in a process group of its own.
-    pub(super) fn spawn(
-        line: Vec<OsString>,
-        environment: &[(&str, OsString)],
-    ) -> Result<Self, Failure> {
-        let Some((program, arguments)) = line.split_first() else {
-            return Err(Failure::usage("no command was given"));
-        };
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .envs(environment.iter().map(|(key, value)| (key, value)))
-            .process_group(0);
-        // They may hold passwords, and are none of the command's business.
-        if std::env::var_os(nodes::VARIABLE).is_some() {
-            command.env_remove(nodes::VARIABLE).env(nodes::REMOVED, "1");
-        }
+    pub(super) fn spawn(line: &[OsString], environment: &Environment) -> Result<Self, Failure> {
+        let mut command = command(line, environment)?;
+        command.process_group(0);
         die_with_parent(&mut command);
         match command.spawn() {
             Ok(child) => Ok(Self {
                 pid: Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)),
             }),
-            Err(error) => {
-                let code = match error.kind() {
-                    std::io::ErrorKind::NotFound => exit::NOT_FOUND,
-                    _ => exit::CANNOT_RUN,
-                };
-                let program = program.to_string_lossy();
-                Err(Failure::new(
-                    code,
-                    format!("cannot run `{program}`: {error}"),
-                ))
-            }
+            Err(error) => Err(cannot_run(line, &error)),
         }
     }
 

@@ -5,22 +5,26 @@ mod supervise;
 mod terminal;
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Client, Lease, Moment, Options, Released};
+use leasehold::{Client, Lease, Loss, Moment, Options, Released};
 
 use crate::args::{OnLost, Run};
 use crate::exit::{self, Failure, Outcome};
-use crate::signals::Signals;
-use crate::talk::{Event, Reporter, millis, short, unix_ms, write_in_background};
-use crate::waiting::{break_off, take};
-use child::{Child, Ended};
-use supervise::{Ears, Plan, Supervised, supervise};
+use crate::nested::Enclosing;
+use crate::outlet::write_in_background;
+use crate::signals::Listening;
+use crate::talk::{Event, Reporter, millis, short, unix_ms};
+use crate::waiting::{Taken, Wanted, break_off, enclosed, finish, give_up};
+use child::{Child, Ended, Environment, exec};
+use supervise::{Ears, Plan, Supervised, report_loss, supervise};
 
 /// How long a command has between TERM and KILL, unless said otherwise.
 const GRACE: Duration = Duration::from_secs(5);
+/// How often a lease is acquired, if too little is left of it when the command is to be started:
+/// after this process was stopped or the machine suspended.
+const MAX_LEASES: u32 = 4;
 
 pub(crate) async fn run(args: Run) -> Outcome {
     let reporter = Reporter::new(&args.talk, args.name.to_string_lossy().into_owned());
@@ -40,76 +44,142 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
     if let Some(at_least) = args.at_least_for {
         options = options.min_hold(at_least);
     }
-    // Nobody is to free it between the grant and the moment at which the command's process
-    // is known: see `bind`.
-    let client = args.nodes.client(options.detached())?;
-    let mut signals = Signals::forwarded()?;
-    let ears = Ears::open()?;
-    let started = Moment::now();
-    let lock = client.mutex(args.name.as_bytes());
-    let lease = take(&client, lock, &args.waiting, reporter, &mut signals).await?;
-    write_in_background();
-    tell_acquired(reporter, &lease, since(started));
-    let started = Moment::now();
-    let child = match start(args, &lease) {
-        Ok(child) => child,
-        Err(failure) => {
-            // Nothing was done, so nothing is kept for --at-least-for.
-            if let Ok(lease) = lease.detach().await {
-                let _ = lease.release().await;
-            }
-            break_off(&client).await;
-            return Err(failure);
-        }
+    let nodes = args.nodes.resolve()?;
+    let wanted = Wanted {
+        name: &args.name,
+        nodes: &nodes,
+        // No node is to free it between the grant and the moment at which the command's process
+        // is known: see `bind`.
+        options: options.detached(),
+        waiting: &args.waiting,
+        enclosing: match args.inherit {
+            true => Enclosing::runs_and_script(),
+            false => Enclosing::runs(),
+        },
+        reporter,
+        started: Moment::now(),
     };
+    let mut signals = Listening::start()?;
+    let ears = Ears::open()?;
+    let (client, lease, child) = begin(args, &wanted, &plan, &mut signals).await?;
+    let started = Moment::now();
     let ended = work(&child, &client, &lease, reporter, &mut signals, ears, plan).await;
     let held = since(started);
+    let loss = match lease.is_valid() {
+        true => Loss::TakenAway,
+        false => lease.loss().unwrap_or(Loss::NotRenewed),
+    };
     let released = lease.release().await;
-    let was_lost = released == Released::WasLost;
+    let mut lost = ended.as_ref().is_ok_and(|ended| ended.lost);
+    if released == Released::WasLost && !lost {
+        lost = true;
+        report_loss(reporter, loss, None);
+    }
     reporter.tell(
         Event::Released {
             held_ms: millis(held),
-            was_lost,
+            was_lost: lost,
         },
-        || format!("`{}` given back after {}", reporter.name(), short(held)),
+        || match lost {
+            false => format!("released `{}` after {}", reporter.name(), short(held)),
+            true => format!("the lease on `{}` has ended", reporter.name()),
+        },
     );
-    break_off(&client).await;
-    let Supervised { ended, lost } = ended?;
-    let unnoticed = was_lost && lost.is_none();
-    if unnoticed {
-        reporter.warn(
-            Event::Lost {
-                why: "found out at its end",
-            },
-            || {
-                "error: the lease was over before it was given back; another may have held it"
-                    .into()
-            },
-        );
+    match released {
+        Released::WasLost => break_off(&client).await,
+        _ => finish(&client).await,
     }
-    Ok(match (lost.is_some() || unnoticed, args.on_lost) {
-        (true, OnLost::Kill) => exit::LOST,
+    let Supervised {
+        ended, timed_out, ..
+    } = ended?;
+    Ok(match args.on_lost {
+        OnLost::Kill if lost => exit::LOST,
+        _ if timed_out => exit::TIME_LIMIT,
         _ => ended.code(),
     })
 }
 
-/// Starts the command, if the lease is valid to this moment.
-fn start(args: &Run, lease: &Lease) -> Result<Child, Failure> {
-    let environment = [
-        ("LEASEHOLD_NAME", args.name.clone()),
-        ("LEASEHOLD_TOKEN", lease.token().to_string().into()),
-        (
-            "LEASEHOLD_DEADLINE_MS",
-            unix_ms(SystemTime::now() + lease.remaining())
-                .to_string()
-                .into(),
-        ),
-    ];
-    if !lease.is_valid() {
-        let text = "the lease was over before the command could be started";
-        return Err(Failure::new(exit::LOST, text));
+/// Acquires the lock and starts the command.
+async fn begin(
+    args: &Run,
+    wanted: &Wanted<'_>,
+    plan: &Plan,
+    signals: &mut Listening,
+) -> Result<(Client, Lease, Child), Failure> {
+    let reporter = wanted.reporter;
+    for _ in 0..MAX_LEASES {
+        let (client, lease) = match wanted.take(signals).await? {
+            Taken::Lease(client, lease) => (client, lease),
+            Taken::Enclosed(token) if args.inherit => return Err(inherit(args, wanted, token)),
+            Taken::Enclosed(token) => return Err(enclosed(reporter.name(), token)),
+        };
+        write_in_background();
+        reporter.acquired(&lease, since(wanted.started));
+        let started = start(args, wanted, &lease, plan);
+        if let Ok(Some(child)) = started {
+            return Ok((client, lease, child));
+        }
+        give_up(lease).await;
+        break_off(&client).await;
+        started?;
+        reporter.tell(Event::Resumed, || {
+            "too little was left of the lease: acquiring it again".to_owned()
+        });
     }
-    Child::spawn(command_line(args), &environment)
+    let text = "the lease was over before the command could be started";
+    Err(Failure::new(exit::LOST, text))
+}
+
+/// Starts the command, if enough of the lease is left at this moment: with less than the grace,
+/// the command would have to be stopped at once.
+fn start(
+    args: &Run,
+    wanted: &Wanted<'_>,
+    lease: &Lease,
+    plan: &Plan,
+) -> Result<Option<Child>, Failure> {
+    let environment = environment(args, wanted, lease);
+    let needed = match plan.on_lost {
+        OnLost::Kill => plan.grace,
+        OnLost::Warn => Duration::ZERO,
+    };
+    match lease.remaining() > needed {
+        true => Child::spawn(&command_line(args), &environment).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// Runs the command in place of this process, under the lease of an enclosing `leasehold run`. It
+/// stays in this process group, so that the enclosing one can stop it. Returns only if that fails.
+fn inherit(args: &Run, wanted: &Wanted<'_>, token: u64) -> Failure {
+    wanted.reporter.tell(Event::Inherited { token }, || {
+        format!(
+            "`{}` is held by an enclosing run, token {token}",
+            wanted.reporter.name()
+        )
+    });
+    let mut environment = wanted.nodes.environment();
+    environment.push(("LEASEHOLD_NAME", Some(args.name.clone())));
+    let token = OsString::from(token.to_string());
+    if std::env::var_os("LEASEHOLD_TOKEN").as_ref() != Some(&token) {
+        // That of another lease, further in.
+        environment.push(("LEASEHOLD_DEADLINE_MS", None));
+    }
+    environment.push(("LEASEHOLD_TOKEN", Some(token)));
+    exec(&command_line(args), &environment)
+}
+
+/// What the command gets in its environment.
+fn environment(args: &Run, wanted: &Wanted<'_>, lease: &Lease) -> Environment {
+    let deadline = unix_ms(SystemTime::now() + lease.remaining());
+    let mut environment = wanted.nodes.environment();
+    environment.extend([
+        ("LEASEHOLD_NAME", Some(args.name.clone())),
+        ("LEASEHOLD_TOKEN", Some(lease.token().to_string().into())),
+        ("LEASEHOLD_DEADLINE_MS", Some(deadline.to_string().into())),
+        wanted.enclosing.with(lease.owner_id()),
+    ]);
+    environment
 }
 
 async fn work(
@@ -117,7 +187,7 @@ async fn work(
     client: &Client,
     lease: &Lease,
     reporter: &Reporter,
-    signals: &mut Signals,
+    signals: &mut Listening,
     ears: Ears,
     plan: Plan,
 ) -> Result<Supervised, Failure> {
@@ -177,17 +247,6 @@ fn plan(args: &Run) -> Result<Plan, Failure> {
     })
 }
 
-fn tell_acquired(reporter: &Reporter, lease: &Lease, waited: Duration) {
-    let event = Event::Acquired {
-        token: lease.token(),
-        deadline_ms: unix_ms(SystemTime::now() + lease.remaining()),
-        waited_ms: millis(waited),
-    };
-    reporter.tell(event, || {
-        format!("got `{}`, token {}", reporter.name(), lease.token())
-    });
-}
-
 fn since(started: Moment) -> Duration {
     Moment::now().saturating_duration_since(started)
 }
@@ -217,9 +276,9 @@ mod tests {
         }
     }
 
-    /// There is no such command: who tries to start it says so, with another code.
+    /// There is no such command: an attempt to start it fails with a code of its own.
     #[tokio::test]
-    async fn a_lease_that_is_over_starts_nothing() {
+    async fn a_lease_with_too_little_left_starts_nothing() {
         let line = ["leasehold", "run", "a", "--", "/no/such/command"];
         let Command::Run(args) = Cli::parse_from(line).command else {
             panic!("another command");
@@ -230,12 +289,27 @@ mod tests {
             .time_source(hours.clone())
             .build()
             .expect("a client");
+        let wanted = Wanted {
+            name: &args.name,
+            nodes: &args.nodes.resolve().expect("nodes"),
+            options: Options::default(),
+            waiting: &args.waiting,
+            enclosing: Enclosing::runs(),
+            reporter: &Reporter::new(&args.talk, "a".to_owned()),
+            started: Moment::now(),
+        };
         let options = |options: Options| options.ttl(Duration::from_secs(600));
         let lock = client.mutex("a").with_options(options).lock().await;
         let lease = lock.expect("a lease");
-        let code = |started: Result<Child, Failure>| started.err().map(|failure| failure.code);
-        assert_eq!(code(start(&args, &lease)), Some(exit::NOT_FOUND));
+        let mut plan = plan(&args).expect("a plan");
+        let mut started = |grace: u64| {
+            plan.grace = Duration::from_secs(grace);
+            start(&args, &wanted, &lease, &plan).map_err(|failure| failure.code)
+        };
+        assert_eq!(started(5).err(), Some(exit::NOT_FOUND));
+        // It would have to be stopped at once.
+        assert!(matches!(started(600), Ok(None)));
         hours.0.store(1, Ordering::SeqCst);
-        assert_eq!(code(start(&args, &lease)), Some(79));
+        assert!(matches!(started(5), Ok(None)));
     }
 }

@@ -1,17 +1,19 @@
 //! Watching over the command: signals are passed on, and it does not outlive its lease.
 
+use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{Lease, Loss, Moment};
-use nix::sys::signal::{Signal, kill};
+use leasehold::{Error, Lease, Loss, Moment};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::child::{Change, Child, Ended};
 use super::terminal::Terminal;
 use crate::args::OnLost;
 use crate::exit::Failure;
-use crate::signals::Signals;
-use crate::talk::{Event, Reporter, short};
+use crate::signals::{self, Listening, Signals};
+use crate::talk::{Event, HolderJson, NodeJson, Reporter, nearest, short};
+use crate::words;
 
 /// Timers stop while the machine is suspended, the lease does not: look at the clock often.
 const SLICE: Duration = Duration::from_millis(500);
@@ -31,14 +33,16 @@ pub(super) struct Plan {
 /// What a command came to under its lease.
 pub(super) struct Supervised {
     pub(super) ended: Ended,
-    /// Why it had to be stopped, if its lease would not last.
-    pub(super) lost: Option<&'static str>,
+    /// The lease was lost, or the command was stopped because it would have been.
+    pub(super) lost: bool,
+    /// The command was stopped at its time limit.
+    pub(super) timed_out: bool,
 }
 
-/// What is listened to. Made before the command is started, so that nothing is missed.
+/// What is listened to besides the signals to this process. Made before the command is started,
+/// so that nothing is missed.
 pub(super) struct Ears {
     children: Signals,
-    stops: Signals,
     terminal: Terminal,
 }
 
@@ -46,7 +50,6 @@ impl Ears {
     pub(super) fn open() -> std::io::Result<Self> {
         Ok(Self {
             children: Signals::of(&[Signal::SIGCHLD])?,
-            stops: Signals::of(&[Signal::SIGTSTP])?,
             terminal: Terminal::open(),
         })
     }
@@ -57,7 +60,7 @@ pub(super) async fn supervise(
     child: &Child,
     lease: &Lease,
     reporter: &Reporter,
-    signals: &mut Signals,
+    signals: &mut Listening,
     mut ears: Ears,
     plan: Plan,
 ) -> Result<Supervised, Failure> {
@@ -72,7 +75,9 @@ pub(super) async fn supervise(
         plan,
         kill_at: None,
         killed: false,
-        lost: None,
+        loss: None,
+        cause: None,
+        timed_out: false,
         heard_of_loss: false,
     };
     let ended = loop {
@@ -85,35 +90,46 @@ pub(super) async fn supervise(
             None => {}
         }
         watch.attend();
+        let next_look = watch.next_look();
         tokio::select! {
             biased;
             _ = ears.children.next() => {}
-            signal = signals.next() => watch.forward(signal),
-            _ = ears.stops.next() => watch.suspend(&mut ears.terminal),
+            signal = signals.forwarded.next() => watch.forward(signal),
+            _ = signals.stops.next() => watch.suspend(&mut ears.terminal),
             () = lease.lost(), if !watch.heard_of_loss => watch.lease_lost(),
-            () = tokio::time::sleep(watch.next_look()) => {}
+            cause = pending(&mut watch.cause) => watch.report_loss(cause),
+            () = tokio::time::sleep(next_look) => {}
         }
     };
     ears.terminal.take_back();
     watch.clear_group().await;
+    if watch.cause.is_some() {
+        let cause = pending(&mut watch.cause).await;
+        watch.report_loss(cause);
+    }
     Ok(Supervised {
         ended,
-        lost: watch.lost,
+        lost: watch.loss.is_some(),
+        timed_out: watch.timed_out,
     })
 }
 
-/// The command is signalled first and spoken of afterwards, always.
+/// The command is signalled before anything is printed, always.
 struct Watch<'a> {
     child: &'a Child,
     lease: &'a Lease,
     reporter: &'a Reporter,
     plan: Plan,
     at_most: Option<Moment>,
-    /// The command was told to end, and has until then.
+    /// The command was sent SIGTERM, and is sent SIGKILL then.
     kill_at: Option<Moment>,
     killed: bool,
-    /// Why the lease will not last, or has not.
-    lost: Option<&'static str>,
+    /// The lease was lost, or the command was stopped because it would have been.
+    loss: Option<Loss>,
+    /// The nodes are being asked for the cause. The loss is reported when they have answered.
+    cause: Option<Cause<'a>>,
+    /// The command was stopped at its time limit.
+    timed_out: bool,
     /// The command has been dealt with, or the user warned.
     heard_of_loss: bool,
 }
@@ -126,17 +142,16 @@ impl Watch<'_> {
         if self.kill_at.is_some_and(|at| at <= now) {
             self.kill();
         } else if self.kill_at.is_some() {
-            // It has been told.
+            // SIGTERM has been sent.
         } else if self.at_most.is_some_and(|at| at <= now) {
-            let why = "it ran for as long as it may (--at-most-for)";
-            self.stop(why, now + self.plan.grace);
+            self.timed_out = true;
+            self.stop("time limit reached", now + self.plan.grace);
         } else if self.plan.on_lost == OnLost::Kill
             && self.until_term(now).is_zero()
-            && self.lost.is_none()
+            && self.loss.is_none()
         {
-            let why = "the lease could not be renewed";
-            self.lost = Some(why);
-            self.stop(why, self.lease.deadline());
+            self.stop(&why(Loss::NotRenewed), self.lease.deadline());
+            self.note_loss(Loss::NotRenewed);
         }
     }
 
@@ -168,49 +183,60 @@ impl Watch<'_> {
     fn lease_lost(&mut self) {
         self.heard_of_loss = true;
         let loss = self.lease.loss().unwrap_or(Loss::NotRenewed);
-        let why = match loss {
-            Loss::TakenAway => "the lock was broken or deleted, or the nodes lost their memory",
-            _ => "the lease could not be renewed",
-        };
-        self.lost.get_or_insert(why);
         match (self.plan.on_lost, loss) {
             (OnLost::Warn, _) => {}
-            // Another may hold it already. It is as late as it will be, so the command may
-            // end in order.
-            (_, Loss::TakenAway) if self.kill_at.is_none() => {
-                self.stop(why, Moment::now() + self.plan.grace);
+            // Another process may hold the lock already. Killing the command at once would not
+            // be early enough either, so it gets its grace.
+            (_, Loss::TakenAway | Loss::Broken) if self.kill_at.is_none() => {
+                self.stop(&why(loss), Moment::now() + self.plan.grace);
             }
-            (_, Loss::TakenAway) => {}
-            // The deadline: after this another may hold the lock.
+            (_, Loss::TakenAway | Loss::Broken) => {}
+            // The deadline: after this another process may hold the lock.
             _ => self.kill(),
         }
-        self.reporter.warn(Event::Lost { why }, || {
-            format!("error: lost `{}`: {why}", self.reporter.name())
-        });
+        self.note_loss(loss);
     }
 
-    /// Asks the whole group to end, and sets it a time.
+    /// The lease is lost, or the command is being stopped because it will be. Asks for the cause:
+    /// one more renewal fails as the last ones did, or says what became of the lease. Nothing
+    /// that is done to the command depends on that.
+    fn note_loss(&mut self, loss: Loss) {
+        if self.loss.is_none() {
+            self.loss = Some(loss);
+            self.cause = Some(Box::pin(self.lease.extend()));
+        }
+    }
+
+    fn report_loss(&mut self, cause: Result<(), Error>) {
+        self.cause = None;
+        let loss = self.loss.unwrap_or(Loss::NotRenewed);
+        report_loss(self.reporter, loss, cause.err().as_ref());
+    }
+
+    /// Sends SIGTERM to the whole group, and sets the time for SIGKILL.
     fn stop(&mut self, why: &str, kill_at: Moment) {
         self.child.signal(Signal::SIGTERM);
-        // What is stopped cannot end.
+        // A stopped process cannot end.
         self.child.signal(Signal::SIGCONT);
         self.kill_at = Some(kill_at);
         let left = kill_at.saturating_duration_since(Moment::now());
         let signal = "SIGTERM";
         self.reporter.warn(Event::Stopping { why, signal }, || {
-            let left = short(left);
-            format!("warning: {why}; stopping the command, which has {left}")
+            let limit = self.plan.at_most.filter(|_| self.timed_out);
+            let limit = limit.map(|limit| format!(" (--at-most-for {})", short(limit)));
+            let (limit, left) = (limit.unwrap_or_default(), nearest(left));
+            format!("warning: {why}{limit}: sent SIGTERM, SIGKILL in {left}")
         });
     }
 
     fn kill(&mut self) {
         self.child.signal(Signal::SIGKILL);
         self.kill_at = Some(Moment::now());
-        // Again if need be, but told once.
+        // Again if need be, but reported once.
         if !std::mem::replace(&mut self.killed, true) {
             let (why, signal) = ("its time is up", "SIGKILL");
             self.reporter.warn(Event::Stopping { why, signal }, || {
-                "warning: killing the command and all that it started".into()
+                "warning: sent SIGKILL to the command and its process group".into()
             });
         }
     }
@@ -249,14 +275,11 @@ impl Watch<'_> {
 
     /// Stops this process, or its group, and goes on when it was continued.
     fn stop_with(&mut self, whom: Pid, asks: bool, terminal: &mut Terminal) {
-        let nobody_to_continue_us = is_orphaned();
-        if !nobody_to_continue_us {
-            let _ = kill(whom, Signal::SIGSTOP);
-        }
+        let nobody_to_continue_us = !signals::stop(whom);
         // It may have been a long time. The command does nothing before that is known.
         if Moment::now() >= self.lease.deadline() && self.plan.on_lost == OnLost::Kill {
-            self.lost.get_or_insert("the lease could not be renewed");
-            return self.kill();
+            self.kill();
+            return self.note_loss(Loss::NotRenewed);
         }
         if Terminal::is_wanted() {
             terminal.lend_to(self.child.group());
@@ -283,31 +306,41 @@ impl Watch<'_> {
     }
 }
 
-/// Whether nobody is there who could continue our process group if it stopped: no shell with
-/// job control, whose group is another one of the same session.
-fn is_orphaned() -> bool {
-    use nix::unistd::{getpgid, getpgrp, getppid, getsid};
-    const GENERATIONS: usize = 64;
-    let session = getsid(None);
-    let mut ancestor = getppid();
-    for _ in 0..GENERATIONS {
-        if ancestor.as_raw() <= 0 || getsid(Some(ancestor)) != session {
-            return true;
-        }
-        if getpgid(Some(ancestor)) != Ok(getpgrp()) {
-            return false;
-        }
-        ancestor = match parent_of(ancestor) {
-            Some(parent) => parent,
-            None => return true,
-        };
-    }
-    true
+/// Reports a lost lease, with what the nodes say about it.
+pub(super) fn report_loss(reporter: &Reporter, loss: Loss, cause: Option<&Error>) {
+    let nodes = NodeJson::failing(cause.map(Error::nodes).unwrap_or_default());
+    let holder = cause.and_then(Error::holder);
+    let event = Event::Lost {
+        why: &why(loss),
+        holder: holder.map(HolderJson::from),
+        nodes: &nodes,
+    };
+    reporter.warn(event, || {
+        let holder = holder.map(|holder| format!("; held by {}", words::holder(holder)));
+        let (holder, list) = (holder.unwrap_or_default(), NodeJson::list(&nodes));
+        format!(
+            "error: lost `{}`: {}{holder}{list}",
+            reporter.name(),
+            why(loss)
+        )
+    });
 }
 
-fn parent_of(pid: Pid) -> Option<Pid> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let parent = fields.split(' ').nth(1)?.parse().ok()?;
-    Some(Pid::from_raw(parent))
+fn why(loss: Loss) -> String {
+    match loss {
+        // True before the deadline, too.
+        Loss::NotRenewed => "the lease could not be renewed".to_owned(),
+        loss => loss.to_string(),
+    }
+}
+
+/// A renewal, for its error.
+type Cause<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+
+/// Resolves when there is a cause and it is known.
+async fn pending(cause: &mut Option<Cause<'_>>) -> Result<(), Error> {
+    match cause {
+        Some(cause) => cause.await,
+        None => std::future::pending().await,
+    }
 }

@@ -2,7 +2,7 @@
 
 use leasehold_testkit::RedisServer;
 
-use crate::{Place, eventually};
+use crate::{Place, Ran, eventually};
 
 fn field(page: &str, key: &str) -> String {
     let line = page.lines().find_map(|line| line.trim().strip_prefix(key));
@@ -23,7 +23,7 @@ fn show_says_who_holds_it() {
     let token = place.await_file("token");
     let page = place.ok(&["show", "a"]);
     assert_eq!(field(&page, "state"), "held");
-    assert!(field(&page, "holder").starts_with(&format!("pid {} on ", holder.pid())));
+    assert!(field(&page, "holder").contains(&format!(" pid {} (", holder.pid())));
     assert!(field(&page, "holder").ends_with("(nightly)"));
     assert_eq!(field(&page, "token"), token.trim());
     assert!(field(&page, "since").contains("ago"));
@@ -89,7 +89,14 @@ fn every_node_is_shown_with_its_vote() {
     servers[1].kill();
     let ran = place.run(&["show", "a"]);
     assert_eq!(ran.code, 69);
-    assert_eq!(field(&ran.out, "state"), "unknown: not enough nodes answer");
+    let state = field(&ran.out, "state");
+    assert!(
+        state.starts_with("unknown: not enough nodes answer"),
+        "{state}"
+    );
+    for dead in &servers[1..] {
+        assert!(state.contains(&format!(":{}", dead.port())), "{state}");
+    }
     drop(holder);
 }
 
@@ -139,10 +146,34 @@ fn break_takes_a_lock_from_the_owner_named_only() {
         let waiting = place.spawn(&["run", "a", "-w", "50s", "--", "echo", "mine"]);
         let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
         assert_eq!(ran.code, 0, "{}", ran.err);
-        assert!(ran.err.contains("was taken away from pid"), "{}", ran.err);
+        let line = ran
+            .err
+            .lines()
+            .find(|line| line.contains("was taken away from "));
+        let line = line.unwrap_or_else(|| panic!("{}", ran.err));
+        // Not for how long it was held: that reads as the time for which it is taken away.
+        assert!(line.contains(" pid ") && !line.contains(" for "), "{line}");
         assert_eq!(waiting.end().out, "mine\n");
         assert_eq!(holder.end().code, 79);
     }
+}
+
+/// A name that a command keeps, although it failed, is free after `break`.
+#[test]
+fn break_ends_a_name_that_is_kept() {
+    let place = Place::local();
+    let ran = place.run(&["run", "a", "--at-least-for", "1h", "--", "false"]);
+    assert_eq!(ran.code, 1, "{}", ran.err);
+    assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 75);
+    let owner = field(&place.ok(&["show", "a"]), "owner");
+    let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(
+        ran.err.contains("was kept by --at-least-for of "),
+        "{}",
+        ran.err
+    );
+    place.ok(&["run", "a", "-n", "--", "true"]);
 }
 
 /// Takes `a` for a minute on all of three servers; the owner's id. Again until all have it: a
@@ -170,7 +201,7 @@ fn break_works_without_a_minority_and_says_so() {
     servers[2].kill();
     let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.err.contains("was taken away from pid"), "{}", ran.err);
+    assert!(ran.err.contains("was taken away from "), "{}", ran.err);
     let dead = format!("127.0.0.1:{}", servers[2].port());
     let warning = ran.err.lines().find(|line| line.contains("warning: "));
     let warning = warning.unwrap_or_else(|| panic!("no warning in {}", ran.err));
@@ -197,7 +228,7 @@ fn break_works_where_a_dead_node_was_needed() {
     let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
     assert_eq!(servers[0].get(b"a"), None);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.err.contains("was taken away from pid"), "{}", ran.err);
+    assert!(ran.err.contains("was taken away from "), "{}", ran.err);
     place.ok(&["run", "a", "-n", "--assume-fresh", "--", "true"]);
 }
 
@@ -255,4 +286,119 @@ fn foreign_locks() {
     assert_eq!(field(&page, "left"), "for ever");
     place.ok(&["break", "a", "--yes", "--owner", &field(&page, "owner")]);
     assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
+}
+
+/// A node is missing and the votes of the others do not decide: neither held nor free, but
+/// unknown, with the nodes that are missing.
+#[test]
+fn unknown_is_an_answer_of_its_own() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    taken_everywhere(&place);
+    assert_eq!(servers[1].command(&[b"DEL", b"a"]), ":1\r\n");
+    let split: serde_json::Value =
+        serde_json::from_str(&place.ok(&["show", "a", "-o", "json"])).expect("JSON");
+    assert_eq!(
+        (&split["held"], &split["state"]),
+        (&true.into(), &"held".into())
+    );
+    servers[2].kill();
+    let dead = format!("127.0.0.1:{}", servers[2].port());
+
+    let ran = place.run(&["show", "a"]);
+    assert_eq!(ran.code, 69);
+    let state = field(&ran.out, "state");
+    assert!(
+        state.starts_with("unknown") && state.contains(&dead),
+        "{state}"
+    );
+    let ran = place.run(&["show", "a", "-o", "json"]);
+    assert_eq!(ran.code, 69);
+    let json: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+    assert!(json["held"].is_null(), "{json}");
+    assert_eq!(json["state"], "unknown");
+
+    let ran = place.run(&["break", "a", "--owner", "0123456789ab", "--yes"]);
+    assert_eq!(ran.code, 69, "{}", ran.err);
+    assert!(ran.err.contains(&dead), "{}", ran.err);
+    assert!(!ran.err.contains("free"), "{}", ran.err);
+
+    let ran = place.run(&["ls", "--no-headers"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let words: Vec<_> = ran.out.split_whitespace().take(2).collect();
+    assert_eq!(words, ["a", "unknown"]);
+    assert!(
+        ran.err.contains(&format!("warning: {dead} did not answer")),
+        "{}",
+        ran.err
+    );
+    // A name of which no node has anything is free all the same.
+    assert_eq!(field(&place.ok(&["show", "b"]), "state"), "free");
+}
+
+#[test]
+fn ls_prints_names_only_or_no_header() {
+    let place = Place::local();
+    assert_eq!(place.ok(&["ls", "-o", "name"]), "");
+    assert_eq!(place.ok(&["ls", "--no-headers"]), "");
+    let _one = place.holding("jobs-one", &[], "exec sleep 60");
+    let _two = place.holding("two", &[], "exec sleep 60");
+    assert_eq!(place.ok(&["ls", "-o", "name"]), "jobs-one\ntwo\n");
+    let table = place.ok(&["ls"]);
+    assert!(
+        table
+            .lines()
+            .next()
+            .is_some_and(|line| line.contains("STATE")),
+        "{table}"
+    );
+    let rows = place.ok(&["ls", "--no-headers"]);
+    assert_eq!(rows.lines().count(), 2);
+    assert!(rows.lines().all(|row| row.contains(" held ")), "{rows}");
+    place.ok(&["run", "kept", "--at-least-for", "1h", "--", "true"]);
+    assert!(place.ok(&["ls", "kept", "--no-headers"]).contains(" kept "));
+}
+
+/// The time of `--watch` stands behind `=` or a space, or is left out.
+#[test]
+fn watch_takes_a_time_or_none() {
+    let place = Place::local();
+    for args in [
+        &["show", "a", "--watch", "20ms"][..],
+        &["show", "--watch", "20ms", "a"],
+        &["show", "--watch", "a"],
+        &["show", "a", "--watch"],
+        &["show", "a", "--watch=20ms"],
+    ] {
+        let out = std::fs::File::create(place.file("out")).expect("a file");
+        let mut watching = place.command(args);
+        let watching = watching.stdout(out).spawn().expect("it starts");
+        let watching = crate::Running(Some(watching));
+        eventually("it prints twice", || {
+            (place.read("out").matches("free").count() > 1).then_some(())
+        });
+        watching.kill();
+    }
+}
+
+/// A restart guard that is shorter than the default TTL is no reason to refuse what takes no
+/// lock: what was taken can be looked at, released and broken.
+#[test]
+fn looking_needs_no_ttl() {
+    let servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    let guard = ["--restart-guard", "4s"];
+    let with = |args: &[&str]| place.ok(&[args, &guard].concat());
+    // The guard keeps the server from voting at first.
+    let lease = with(&["acquire", "a", "--ttl", "4s", "-o", "json"]);
+    let lease: serde_json::Value = serde_json::from_str(&lease).expect("JSON");
+    let owner = lease["owner"].as_str().expect("an owner");
+    with(&["show", "a"]);
+    with(&["ls"]);
+    let released: Ran = place.run(&[&["release", "a", "--owner", owner], &guard[..]].concat());
+    // It may be over by now.
+    assert!([0, 79].contains(&released.code), "{}", released.err);
+    assert_eq!(servers[0].command(&[b"SET", b"b", b"x"]), "+OK\r\n");
+    let page = with(&["show", "b"]);
+    with(&["break", "b", "--yes", "--owner", &field(&page, "owner")]);
 }

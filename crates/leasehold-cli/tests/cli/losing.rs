@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_testkit::RedisServer;
 
-use crate::{Place, lives, until};
+use crate::{Place, events, kinds, lives, until};
 
 fn token(text: &str) -> u64 {
     text.trim().parse().expect("a token")
@@ -88,7 +88,7 @@ fn a_stopped_holder() {
 fn a_broken_lock() {
     let place = Place::local();
     let command = "trap 'echo told > told; exit 0' TERM; @@ while :; do sleep 0.01; done";
-    let running = place.holding("a", &["--ttl", "3s"], command);
+    let running = place.holding("a", &["--ttl", "3s", "-v"], command);
     let shown = place.ok(&["show", "a"]);
     let owner = shown
         .lines()
@@ -98,10 +98,11 @@ fn a_broken_lock() {
     let ran = running.end();
     assert_eq!(ran.code, 79);
     assert!(
-        ran.err.contains("the lock was broken or deleted"),
+        ran.err.contains("lost `a`: the lock was broken"),
         "{}",
         ran.err
     );
+    assert!(!ran.err.contains("released"), "{}", ran.err);
     assert_eq!(place.await_file("told"), "told\n");
 }
 
@@ -119,6 +120,106 @@ fn warned_only() {
     let ran = running.end();
     assert_eq!(ran.code, 5, "{}", ran.err);
     assert!(ran.err.contains("lost `a`"), "{}", ran.err);
+}
+
+/// A lost lease has one `lost` event and `was_lost: true`, whether the command ends in its grace,
+/// is killed at the deadline, or goes on (`--on-lost warn`).
+#[test]
+fn the_events_of_a_loss_agree_with_the_exit_code() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    // The shell itself writes to stderr when what it waits for is terminated.
+    let obeys = "exec 2>/dev/null; trap 'exit 0' TERM; @@ while :; do sleep 0.01; done";
+    let ignores = "exec 2>/dev/null; trap '' TERM; @@ while :; do sleep 0.01; done";
+    let goes_on = "@@ while [ ! -e go ]; do sleep 0.01; done; exit 5";
+    for (name, flags, command, code) in [
+        ("a", &["--grace", "2s"][..], obeys, 79),
+        ("b", &["--grace", "1s"], ignores, 79),
+        ("c", &["--on-lost", "warn"], goes_on, 5),
+    ] {
+        let mut args = vec!["--json", "--ttl", "6s"];
+        args.extend(flags);
+        let running = place.holding(name, &args, command);
+        servers[0].stop();
+        if code == 5 {
+            std::thread::sleep(Duration::from_secs(7));
+            std::fs::write(place.file("go"), "").expect("written");
+        }
+        let ran = running.end();
+        servers[0].resume();
+        let all = events(&ran.err);
+        assert_eq!(ran.code, code, "{}", ran.err);
+        let lost = kinds(&all).iter().filter(|kind| *kind == "lost").count();
+        assert_eq!(lost, 1, "{}", ran.err);
+        let lost = all.iter().find(|event| event["event"] == "lost");
+        let cause = lost.expect("lost")["nodes"][0]["error"].as_str();
+        let silent = |cause: &str| cause.contains("no answer") || cause.contains("timed out");
+        assert!(cause.is_some_and(silent), "{}", ran.err);
+        let released = all.last().expect("an event");
+        assert_eq!(released["event"], "released", "{}", ran.err);
+        assert_eq!(released["was_lost"], true, "{}", ran.err);
+    }
+}
+
+/// The error of a loss names the nodes and what is wrong with each.
+#[test]
+fn the_error_of_a_loss_names_nodes_and_causes() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    let flags = ["--ttl", "6s", "--grace", "2s", "--restart-guard", "6s"];
+    let flags = [&flags[..], &["--assume-fresh"]].concat();
+    let command = "exec 2>/dev/null; trap 'exit 0' TERM; @@ while :; do sleep 0.01; done";
+    let running = place.holding("a", &flags, command);
+    servers[0].stop();
+    servers[1].kill();
+    let _ = servers[2].command(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
+    let ran = running.end();
+    servers[0].resume();
+    assert_eq!(ran.code, 79, "{}", ran.err);
+    let lines = || ran.err.lines();
+    let line = lines()
+        .find(|line| line.contains("lost `a`"))
+        .expect("a loss");
+    // Two of three failures decide, so two are named at least.
+    let causes = [
+        &["timed out", "no answer"][..],
+        &["refused"],
+        &["out of memory"],
+    ];
+    let mut named = 0;
+    for (server, causes) in servers.iter().zip(causes) {
+        let address = format!("127.0.0.1:{}: ", server.port());
+        let Some(said) = line.split(&address).nth(1) else {
+            continue;
+        };
+        let said = said.split("; ").next().unwrap_or_default();
+        assert!(
+            causes.iter().any(|cause| said.contains(cause)),
+            "{causes:?}: {line}"
+        );
+        named += 1;
+    }
+    assert!(named >= 2, "{line}");
+}
+
+/// `-q` hides progress, not that the command was stopped because its lease was lost.
+#[test]
+fn a_loss_is_printed_with_quiet_too() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    let args = ["-q", "--ttl", "4s", "--grace", "500ms"];
+    let running = place.holding("a", &args, "trap '' TERM; @@ while :; do sleep 0.01; done");
+    servers[0].stop();
+    let ran = running.end();
+    servers[0].resume();
+    assert_eq!(ran.code, 79, "{}", ran.err);
+    for part in [
+        "error: lost `a`: the lease could not be renewed",
+        "sent SIGTERM",
+        "sent SIGKILL",
+    ] {
+        assert!(ran.err.contains(part), "{part}: {}", ran.err);
+    }
 }
 
 /// Grandchildren that do not listen are killed too, before the lock is given back.

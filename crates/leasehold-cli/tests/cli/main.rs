@@ -5,8 +5,10 @@
 mod children;
 mod codes;
 mod counting;
+mod init;
 mod looking;
 mod losing;
+mod nested;
 mod scripts;
 mod terminal;
 mod texts;
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 use leasehold_testkit::{RedisServer, TempDir};
 
 /// Nothing takes longer, unless something hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Where the locks of a test are, and a directory for its files.
 struct Place {
@@ -68,7 +70,11 @@ impl Place {
             .current_dir(self.dir.path())
             .env("XDG_STATE_HOME", self.dir.path().join("state"))
             .env_remove("LEASEHOLD_OWNER")
+            .env_remove("LEASEHOLD_NAME")
             .env_remove("LEASEHOLD_NODES")
+            .env_remove("LEASEHOLD_NODES_FILE")
+            .env_remove("LEASEHOLD_PREFIX")
+            .env_remove("LEASEHOLD_HELD")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -223,6 +229,18 @@ impl Drop for Running {
             let _ = child.wait();
         }
     }
+}
+
+/// Events, one JSON object on each line.
+fn events(text: &str) -> Vec<serde_json::Value> {
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+    text.lines().map(parse).collect()
+}
+
+/// What kind each event is.
+fn kinds(events: &[serde_json::Value]) -> Vec<String> {
+    let kinds = events.iter().map(|event| event["event"].as_str());
+    kinds.map(|kind| kind.expect("a kind").to_owned()).collect()
 }
 
 fn kill(signal: &str, pid: &str) {

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::{Place, eventually, lives, until};
+use crate::{Place, lives, until};
 
 /// A shell on a terminal of its own (made by `script`), and a hand on its keyboard.
 struct Session {
@@ -64,16 +64,17 @@ impl Session {
 
     /// Waits until this is on the screen, and forgets all up to there.
     fn see(&self, text: &str) -> String {
-        eventually(
-            &format!("{text:?} on {:?}", self.screen.lock().expect("no panic")),
-            || {
-                let mut screen = self.screen.lock().expect("no panic");
-                let at = screen.find(text)? + text.len();
-                let seen = screen[..at].to_owned();
-                *screen = screen[at..].to_owned();
-                Some(seen)
-            },
-        )
+        let start = std::time::Instant::now();
+        loop {
+            let mut screen = self.screen.lock().expect("no panic");
+            if let Some(at) = screen.find(text) {
+                let rest = screen.split_off(at + text.len());
+                return std::mem::replace(&mut *screen, rest);
+            }
+            assert!(start.elapsed() < crate::LIMIT, "no {text:?} on {screen:?}");
+            drop(screen);
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
     }
 }
 
@@ -96,9 +97,8 @@ fn one_line_says_who_is_waited_for() {
     let mut session = Session::start(&place, &[]);
     session.type_keys("$L run a -- echo it is mine\n");
     session.see("leasehold: waiting for ");
-    session.see(", next in line: held by pid ");
-    session.see(&format!("{} on ", holder.pid()));
-    session.see("(nightly)");
+    session.see(", next in line: held by ");
+    session.see(&format!(" pid {} (nightly) for ", holder.pid()));
     std::fs::write(place.file("go"), "").expect("written");
     session.see("it is mine\r\n");
 }
@@ -188,6 +188,42 @@ fn ctrl_z_and_fg() {
     session.see("code 0");
 }
 
+/// Ctrl-Z while waiting stops the process like any other. It has left the line before that, so
+/// that a stopped process neither gets the lock nor delays others; after `fg` it waits again.
+#[test]
+fn ctrl_z_while_waiting() {
+    let place = Place::local();
+    let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
+    let mut session = Session::start(&place, &[]);
+    session.type_keys("$L run a --ttl 3s -- echo it is mine\n");
+    session.see("waiting for ");
+    session.type_keys("\x1a");
+    session.see("Stopped");
+    assert!(place.ok(&["show", "a"]).contains("waiters  0"));
+    // The lock is free for others, also after any time in which it could have been handed over.
+    std::fs::write(place.file("go"), "").expect("written");
+    assert_eq!(holder.end().code, 0);
+    std::fs::remove_file(place.file("started.a")).expect("the first started");
+    let second = place.holding(
+        "a",
+        &["--ttl", "600s"],
+        "while [ ! -e go.on ]; do sleep 0.01; done",
+    );
+    session.type_keys("fg\n");
+    session.see("waiting for ");
+    // Twice is like once.
+    session.type_keys("\x1a");
+    session.see("Stopped");
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    session.type_keys("fg\n");
+    session.see("waiting for ");
+    std::fs::write(place.file("go.on"), "").expect("written");
+    assert_eq!(second.end().code, 0);
+    session.see("it is mine\r\n");
+    session.type_keys("echo code $?\n");
+    session.see("code 0");
+}
+
 /// In the background it stops when its command needs the terminal, and goes on with `fg`.
 #[test]
 fn a_background_job_that_needs_the_terminal() {
@@ -234,8 +270,12 @@ fn breaking_is_asked_about() {
     session.type_keys("n\n");
     session.see("code 1");
     assert_eq!(place.run(&["run", "a", "-n", "-q", "--", "true"]).code, 75);
-    session.type_keys(&format!("$L break a --owner {owner}; echo code $?\n"));
-    session.see("Take the lock away? [y/N] ");
+    // Without the owner it is the holder's, who is shown.
+    session.type_keys("$L break a; echo code $?\n");
+    let asked = session.see("Take the lock away? [y/N] ");
+    for part in [&format!(" pid {} for ", holder.pid()), owner, "expires in"] {
+        assert!(asked.contains(part), "{part}: {asked}");
+    }
     session.type_keys("y\n");
     session.see("code 0");
     assert_eq!(holder.end().code, 79);

@@ -1,9 +1,13 @@
 //! Help, manual pages, completions and docs/cli.md say the same, and what is so.
 
+use std::io::Write;
+
+use leasehold_testkit::RedisServer;
+
 use crate::Place;
 
 const DOCUMENT: &str = include_str!("../../../../docs/cli.md");
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "run",
     "acquire",
     "extend",
@@ -11,6 +15,7 @@ const COMMANDS: [&str; 9] = [
     "show",
     "ls",
     "break",
+    "init",
     "completions",
     "man",
 ];
@@ -89,7 +94,7 @@ fn the_document_promises_no_option_that_is_not_there() {
 fn every_exit_code_is_in_the_help_and_in_the_document() {
     let help = Place::local().ok(&["--help"]);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    for code in ["75", "69", "79", "64", "126", "127", "128 + n"] {
+    for code in ["75", "69", "79", "124", "64", "126", "127", "128 + n"] {
         assert!(help.contains(code), "{code}: {help}");
         assert!(DOCUMENT.contains(&format!("| {code} |")), "{code}");
     }
@@ -152,4 +157,168 @@ fn completions_are_made_for_every_shell() {
         assert!(script.contains("at-least-for"), "{shell}");
     }
     assert_eq!(place.run(&["completions", "tcsh"]).code, 64);
+}
+
+/// Words of the library, which mean nothing to the users of the tool.
+const LIBRARY_WORDS: [&str; 9] = [
+    "min_hold",
+    "max_hold",
+    "restart_guard",
+    "fence_retention",
+    "connect_timeout",
+    "detach",
+    "(any)",
+    "0ns",
+    "node(\"",
+];
+
+#[test]
+fn library_words_are_not_in_the_help() {
+    let place = Place::local();
+    for command in COMMANDS {
+        let help = place.ok(&[command, "--help"]);
+        for word in LIBRARY_WORDS {
+            assert!(!help.contains(word), "{word} in the help of {command}");
+        }
+    }
+    for word in LIBRARY_WORDS {
+        assert!(!DOCUMENT.contains(word), "{word} in docs/cli.md");
+    }
+}
+
+/// Every kind of error, with a next step where there is one, in the words of the tool.
+#[test]
+fn errors_are_in_the_words_of_the_tool() {
+    let servers = RedisServer::start_many(3);
+    let one = servers[0].url();
+    let database = format!("{one}/99");
+    let with_comma = format!("{one},{}", servers[1].url());
+    let no_tls = one.replace("redis://", "rediss://");
+    let http = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let speaks_http = format!("redis://{}", http.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for stream in http.incoming().flatten() {
+            let _ = (&stream).write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let place = Place::local();
+    let three = Place::redis(&servers);
+    std::fs::write(place.file("key.pem"), "-----BEGIN NOTHING-----\n").expect("written");
+    let acl: [&[u8]; 8] = [
+        b"ACL", b"SETUSER", b"u", b"on", b">pw", b"~*", b"+@all", b"-set",
+    ];
+    assert_eq!(servers[1].command(&acl), "+OK\r\n");
+    let (host, wrong) = (servers[1].url(), "redis://u:pw@");
+    let user = host.replace("redis://", wrong);
+    place.ok(&["run", "kept", "--at-least-for", "1h", "--", "true"]);
+    let true_ = ["--", "true"];
+    for (place, args, code, says) in [
+        (
+            &place,
+            &["run", "kept", "-n"][..],
+            75,
+            "held by --at-least-for of",
+        ),
+        (&place, &["run", "kept", "-w", "50ms"], 75, "waited for"),
+        (
+            &place,
+            &["run", "a", "--at-least-for", "48h"],
+            64,
+            "--at-least-for 2days",
+        ),
+        (&place, &["run", "a", "--wait", "9000days"], 64, "--wait"),
+        (
+            &place,
+            &["run", "a", "--restart-guard", "0s"],
+            64,
+            "--restart-guard 0s",
+        ),
+        (
+            &place,
+            &["run", "a", "--restart-guard", "5s"],
+            64,
+            "add --restart-guard 10s",
+        ),
+        (
+            &place,
+            &["run", "a", "--tls-ca", "key.pem"],
+            64,
+            "--tls-ca: ",
+        ),
+        (
+            &place,
+            &["run", "a", "-n", "--node", &database],
+            69,
+            "next: use an index",
+        ),
+        (
+            &place,
+            &["run", "a", "-n", "--node", &speaks_http],
+            69,
+            "next: check that a Redis",
+        ),
+        (
+            &place,
+            &["run", "a", "-n", "--node", &user],
+            69,
+            "run the 'set' command",
+        ),
+        (
+            &place,
+            &["run", "a", "-n", "--node", &with_comma],
+            64,
+            "give --node once per server; commas only in LEASEHOLD_NODES",
+        ),
+        (
+            &place,
+            &["run", "a", "-n", "--node", "redis://localhost:99999"],
+            64,
+            "host, port or database",
+        ),
+        (
+            &place,
+            &["run", "a", "-n", "--node", &no_tls],
+            69,
+            "does this port speak TLS?",
+        ),
+        (
+            &three,
+            &["run", "a", "-n"],
+            69,
+            "if no lease can be running, `leasehold init --assume-fresh`",
+        ),
+        (
+            &three,
+            &["run", "a", "-n"],
+            69,
+            "next: wait until the nodes vote",
+        ),
+        (
+            &three,
+            &["run", "a", "-n", "--restart-guard", "2m"],
+            69,
+            "other clients of this node",
+        ),
+    ] {
+        let ran = place.run(&[args, &true_].concat());
+        assert_eq!(ran.code, code, "{args:?}: {}", ran.err);
+        let err = ran.err.to_lowercase();
+        assert!(err.contains(&says.to_lowercase()), "{args:?}: {}", ran.err);
+        for word in LIBRARY_WORDS {
+            assert!(!ran.err.contains(word), "{word}: {args:?}: {}", ran.err);
+        }
+    }
+    let mut nowhere = Place::local();
+    nowhere.nodes = Some("redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3".into());
+    for args in [
+        &["ls"][..],
+        &["show", "a"],
+        &["release", "a", "--owner", "x"],
+    ] {
+        let ran = nowhere.run(args);
+        assert_ne!(ran.code, 0, "{args:?}");
+        for word in LIBRARY_WORDS {
+            assert!(!ran.err.contains(word), "{word}: {args:?}: {}", ran.err);
+        }
+    }
 }

@@ -53,12 +53,16 @@ fn signals_end_the_wait() {
     for place in [Place::local(), Place::redis(&servers)] {
         let holder = place.holding("a", &[], "exec sleep 60");
         for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3)] {
-            let waiting = place.spawn(&["run", "a", "-v", "--", "true"]);
+            let waiting = place.spawn(&["run", "a", "--json", "--", "true"]);
             // Long enough to have asked; the outcome is the same if it has not.
             std::thread::sleep(Duration::from_millis(300));
             waiting.signal(signal);
             let ran = waiting.end();
             assert_eq!(ran.code, 128 + number, "{}", ran.err);
+            let all = crate::events(&ran.err);
+            let error = all.iter().find(|event| event["event"] == "error");
+            let code = error.map(|event| &event["code"]);
+            assert_eq!(code, Some(&ran.code.into()), "{}", ran.err);
         }
         if place.nodes.is_none() {
             assert!(place.ok(&["show", "a"]).contains("waiters  0"));
@@ -171,5 +175,87 @@ fn two_users_share_a_store() {
             first.err,
             second.err
         );
+    }
+}
+
+/// Off a terminal, one line says after a second who holds the lock; with `-q` none does.
+#[test]
+fn off_a_terminal_one_line_says_who_is_waited_for() {
+    let place = Place::local();
+    let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
+    let waiting = |args: &[&str], err: &str| {
+        let err = std::fs::File::create(place.file(err)).expect("created");
+        let mut command = place.command(args);
+        crate::Running(Some(command.stderr(err).spawn().expect("it starts")))
+    };
+    let loud = waiting(&["run", "a", "--", "true"], "loud");
+    let quiet = waiting(&["run", "a", "-q", "--", "true"], "quiet");
+    let line = place.await_file("loud");
+    let says = "leasehold: waiting for `a`: held by ";
+    assert!(line.starts_with(says), "{line}");
+    assert!(line.contains(&format!("pid {}", holder.pid())), "{line}");
+    // The second comes and the next one is not printed.
+    std::thread::sleep(Duration::from_secs(2));
+    std::fs::write(place.file("go"), "").expect("written");
+    assert_eq!((loud.end().code, quiet.end().code), (0, 0));
+    assert_eq!(place.read("loud"), line);
+    assert_eq!(place.read("quiet"), "");
+}
+
+/// The event of a wait for nodes that do not answer says what is wrong with each.
+#[test]
+fn the_event_of_an_outage_says_why() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    servers[0].kill();
+    let ran = place.run(&["run", "a", "-w", "5", "--json", "--", "true"]);
+    assert_eq!(ran.code, 69, "{}", ran.err);
+    let all = crate::events(&ran.err);
+    assert_eq!(crate::kinds(&all), ["waiting", "error"], "{}", ran.err);
+    let node = &all[0]["nodes"][0];
+    let url = servers[0].url();
+    let address = url.trim_start_matches("redis://");
+    assert!(
+        node["node"].as_str().expect("a node").contains(address),
+        "{}",
+        ran.err
+    );
+    assert!(
+        node["error"].as_str().expect("why").contains("refused"),
+        "{}",
+        ran.err
+    );
+}
+
+/// A waiter that is stopped by SIGSTOP starts nothing on a lock that it was given meanwhile: when
+/// it is continued, it acquires the lock again, and its command runs to its end.
+#[test]
+fn a_waiter_that_was_stopped_starts_its_command_on_a_new_lease() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
+        let args = [
+            "run",
+            "a",
+            "--ttl",
+            "6s",
+            "--json",
+            "-c",
+            "sleep 1; echo done",
+        ];
+        let waiting = place.spawn(&args);
+        until("it waits", || {
+            place.ok(&["show", "a"]).contains("waiters  1")
+        });
+        waiting.signal("STOP");
+        std::fs::write(place.file("go"), "").expect("written");
+        assert_eq!(holder.end().code, 0);
+        std::thread::sleep(Duration::from_secs(7));
+        waiting.signal("CONT");
+        let ran = waiting.end();
+        assert_eq!((ran.code, ran.out.as_str()), (0, "done\n"), "{}", ran.err);
+        let kinds = crate::kinds(&crate::events(&ran.err));
+        assert!(kinds.contains(&"resumed".to_owned()), "{}", ran.err);
+        assert!(!kinds.contains(&"lost".to_owned()), "{}", ran.err);
     }
 }

@@ -22,7 +22,7 @@ const EVERY: Nanos = 200 * MILLI;
 /// again by itself; and some round trips. No TTL is in it.
 pub fn longest_hand_over(plan: &Plan) -> Nanos {
     let waits = (DEAD_AFTER + HANDED_OVER + HEARTBEAT + SLACK).as_nanos() as Nanos;
-    plan.by_slow_clocks(waits + 8 * plan.longest_round_trip())
+    plan.by_slow_clocks(waits + 24 * plan.longest_round_trip())
 }
 
 /// Looks from time to time, as long as somebody waits.

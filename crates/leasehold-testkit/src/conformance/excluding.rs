@@ -59,7 +59,7 @@ pub async fn prefixes_do_not_touch_each_other(case: Case) {
     let prefixed = prefixed.expect("the nodes work");
     let _plain = taken(&plain.mutex("a")).await;
     let lease = taken(&prefixed.mutex("a")).await;
-    assert_eq!(lease.name().as_bytes(), b"app:a");
+    assert_eq!(lease.key().as_bytes(), b"app:a");
     assert!(is_taken(&plain.mutex("app:a")).await);
 }
 

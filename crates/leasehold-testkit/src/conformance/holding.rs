@@ -1,5 +1,6 @@
 //! A lease in the hand.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::{Error, Moment, Released};
@@ -153,4 +154,57 @@ pub async fn shutdown_drains(case: Case) {
     }
     let refused = client.mutex("a").try_lock().await;
     assert!(matches!(refused, Err(Error::ShutDown)), "{refused:?}");
+}
+
+/// Whoever drops a lease and tries again gets the lock: the release is sent before the acquire.
+pub async fn a_dropped_lease_can_be_acquired_again_at_once(case: Case) {
+    let case = Arc::new(case);
+    drops_and_acquires(&case).await;
+    // Where no other task runs in between.
+    let blocking = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(drops_and_acquires(&case));
+    });
+    blocking.await.expect("no panic");
+}
+
+async fn drops_and_acquires(case: &Case) {
+    let client = case.client().await;
+    let mutex = client.mutex("a");
+    for round in 0..200 {
+        let lease = mutex.try_lock().await.expect("a majority");
+        drop(lease.unwrap_or_else(|| panic!("held by its own past, in round {round}")));
+    }
+    assert_eq!(client.shutdown(Duration::from_secs(20)).await, 0);
+}
+
+/// The name stays taken for the period after the work, and no longer.
+pub async fn stays_taken_after_a_release_that_says_so(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    let period = Duration::from_secs(2);
+    let lease = taken(&one.mutex("a")).await;
+    let start = Moment::now();
+    lease.release_keeping(period).await.expect("kept");
+    let is_taken = is_taken(&two.mutex("a")).await;
+    let after = Moment::now().saturating_duration_since(start);
+    // Nodes count in whole milliseconds, and by their own clocks.
+    let nearly = period - Duration::from_millis(50);
+    assert!(is_taken || after > nearly, "free after {after:?}");
+    let next = two.mutex("a").lock_timeout(Duration::from_secs(40)).await;
+    next.expect("free again, long before the TTL")
+        .release()
+        .await;
+    let after = Moment::now().saturating_duration_since(start);
+    assert!(after > nearly, "free after {after:?}");
+    // Only if it was held until then.
+    let lease = taken(&short(one.mutex("a"))).await;
+    lease.lost().await;
+    let error = lease.release_keeping(period).await.expect_err("lost");
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    let long = Duration::from_secs(25 * 3600);
+    let error = taken(&one.mutex("b")).await.release_keeping(long).await;
+    assert!(matches!(error, Err(Error::Invalid(_))), "{error:?}");
 }

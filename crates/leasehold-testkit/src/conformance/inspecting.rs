@@ -1,16 +1,23 @@
 //! Looking at locks, taking them away, and handing them on.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use leasehold::{Error, Loss, Released};
+use leasehold::{Client, Error, Loss, Released, Wait};
 
-use super::{Case, TTL, is_taken, renewed, taken};
+use super::{Case, TTL, is_taken, pause, renewed, taken};
 
 /// Every node says who holds what; what is free is not shown.
 pub async fn shows_who_holds_what(case: Case) {
     let client = case.client().await;
-    assert!(client.inspect_all().await.expect("a majority").is_empty());
+    assert!(
+        client
+            .inspect_all()
+            .await
+            .expect("a majority")
+            .locks
+            .is_empty()
+    );
     let mutex = client.mutex("a").with_options(|o| o.label("first"));
     let lease = taken(&mutex).await;
     let _other = taken(&client.mutex("b{c}d")).await;
@@ -31,7 +38,7 @@ pub async fn shows_who_holds_what(case: Case) {
     let secret = String::from_utf8_lossy(&value[..40]).into_owned();
     assert!(!format!("{inspection:?}").contains(&secret));
 
-    let all = client.inspect_all().await.expect("a majority");
+    let all = client.inspect_all().await.expect("a majority").locks;
     let names: Vec<_> = all.iter().map(|one| one.name.to_string()).collect();
     assert_eq!(names, ["a", "b{c}d"]);
     assert!(
@@ -42,6 +49,46 @@ pub async fn shows_who_holds_what(case: Case) {
             .lock()
             .is_none()
     );
+}
+
+/// When the lock was granted, not when the holder asked for it or began to wait. Neither is it the
+/// time of the token, which is ahead of the clock of a node that started lately.
+pub async fn shows_when_a_lock_was_granted(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    for _ in 0..2 {
+        // A client that has just heard from a node asks in another way than one that has not.
+        taken(&one.mutex("a")).await.release().await;
+        case.until_free("a").await;
+        let before = SystemTime::now();
+        let lease = taken(&one.mutex("a")).await;
+        check_since(&one, before, SystemTime::now()).await;
+        lease.release().await;
+        case.until_free("a").await;
+    }
+
+    let lease = taken(&one.mutex("a")).await;
+    let mutex = two.mutex("a");
+    let waiter = tokio::spawn(async move { mutex.lock().await });
+    pause(1500).await;
+    let before = SystemTime::now();
+    lease.release().await;
+    let next = waiter.await.expect("no panic").expect("a lease");
+    let after = SystemTime::now();
+    check_since(&one, before, after).await;
+    next.extend().await.expect("still held");
+    check_since(&one, before, after).await;
+}
+
+/// The lock was granted between these two times.
+async fn check_since(client: &Client, before: SystemTime, after: SystemTime) {
+    // Longer than what may lie between two clocks of one machine.
+    let margin = Duration::from_millis(200);
+    pause(500).await;
+    let inspection = client.inspect("a").await.expect("a name");
+    let since = inspection.lock().and_then(|lock| lock.since());
+    let since = since.expect("held, with a token");
+    assert!(since + margin >= before, "{since:?} is before {before:?}");
+    assert!(since <= after + margin, "{since:?} is after {after:?}");
 }
 
 /// Locks of other libraries are shown and can be broken, by an id that is not their secret.
@@ -78,7 +125,7 @@ pub async fn breaks_the_lock_of_the_owner_named(case: Case) {
     case.until_free("a").await;
 
     assert!(matches!(lease.extend().await, Err(Error::Lost { .. })));
-    assert_eq!(lease.loss(), Some(Loss::TakenAway));
+    assert_eq!(lease.loss(), Some(Loss::Broken));
     lease.lost().await;
     let next = taken(&client.mutex("a")).await;
     assert!(next.token() > lease.token());
@@ -147,4 +194,78 @@ pub async fn tells_the_waiting_who_holds_it(case: Case) {
     let seen = seen.lock().expect("no panic").clone();
     assert!(seen.contains(&Some("busy".to_owned())), "{seen:?}");
     held.release().await;
+}
+
+/// What leases, inspections and errors call a lock is what the client's methods take.
+pub async fn names_round_trip_under_a_prefix(case: Case) {
+    let client = case.builder().prefix("app/").connect().await;
+    let client = client.expect("the nodes work");
+    // Locks outside of the prefix do not belong to this client.
+    let other = case.client().await;
+    let _other = taken(&other.mutex("other")).await;
+    let lease = taken(&client.mutex("a")).await;
+    assert_eq!(lease.name().as_bytes(), b"a");
+    assert_eq!(lease.key().as_bytes(), b"app/a");
+    assert!(is_taken(&client.mutex(lease.name())).await);
+    let inspection = client.inspect(lease.name()).await.expect("a name");
+    assert_eq!(&inspection.name, lease.name());
+    assert_eq!(&inspection.key, lease.key());
+    let owner_id = inspection.lock().expect("held").owner_id();
+    let all = client.inspect_all().await.expect("a majority");
+    let all: Vec<_> = all.locks.iter().map(|one| one.name.to_string()).collect();
+    assert_eq!(all, ["a"]);
+    let broken = client.break_lock(&inspection.name, &owner_id).await;
+    assert!(broken.expect("a majority"));
+    let error = lease.extend().await.expect_err("broken");
+    let Error::Lost { name, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!(name, lease.name());
+    let held = taken(&client.mutex("a")).await;
+    let at_once = client.mutex("a").with_options(|o| o.wait(Wait::No));
+    let Err(Error::Held(refusal)) = at_once.lock().await else {
+        panic!("held");
+    };
+    assert_eq!(refusal.name.as_ref(), Some(held.name()));
+    let detached = held.detach().await.expect("detached");
+    assert_eq!(detached.name().as_bytes(), b"a");
+    let again = client.mutex(detached.name()).detached(detached.owner());
+    let again = again.expect("its owner");
+    assert_eq!(again.name(), detached.name());
+    assert_eq!(
+        again.release().await.expect("a majority"),
+        Released::Released
+    );
+}
+
+/// The error of a lost lease says whether the lock was broken, and who holds it now.
+pub async fn says_who_took_a_lost_lease(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    for taken_over in [false, true] {
+        let lease = taken(&one.mutex("a")).await;
+        let inspection = one.inspect("a").await.expect("a name");
+        let owner_id = inspection.lock().expect("held").owner_id();
+        assert!(one.break_lock("a", &owner_id).await.expect("a majority"));
+        let next = two.mutex("a").with_options(|o| o.label("the next one"));
+        let next = match taken_over {
+            true => Some(taken(&next).await),
+            false => None,
+        };
+        let error = lease.extend().await.expect_err("over");
+        let Error::Lost { why, .. } = &error else {
+            panic!("{error}");
+        };
+        let holder = error.holder().map(ToString::to_string);
+        match taken_over {
+            true => {
+                assert_eq!(*why, Loss::TakenAway);
+                assert!(holder.expect("a holder").contains("the next one"));
+            }
+            false => assert_eq!((*why, holder), (Loss::Broken, None)),
+        }
+        assert!(!error.nodes().is_empty());
+        if let Some(next) = next {
+            next.release().await;
+        }
+    }
 }

@@ -48,13 +48,19 @@ pub async fn does_not_wait_when_told_so(case: Case) {
     assert!(matches!(refused, Err(Error::Held(_))), "{refused:?}");
 }
 
-/// `attempts` limits how often is asked.
+/// `attempts` are `retry_delay` apart at least, and the error says how many were made.
 pub async fn counts_its_attempts(case: Case) {
     let client = case.client().await;
     let _lease = taken(&client.mutex("a")).await;
-    let mutex = client.mutex("a").with_options(|o| o.attempts(3));
-    let refused = mutex.lock().await;
-    assert!(matches!(refused, Err(Error::Held(_))), "{refused:?}");
+    let delay = Duration::from_millis(100);
+    let mutex = client.mutex("a");
+    let mutex = mutex.with_options(|o| o.attempts(3).retry_delay(delay));
+    let before = Moment::now();
+    let refused = mutex.lock().await.expect_err("held");
+    assert!(matches!(refused, Error::Held(_)), "{refused:?}");
+    assert!(Moment::now() >= before + 2 * delay, "gave up early");
+    let text = refused.to_string();
+    assert!(text.starts_with("gave up after 3 attempts: `a`"), "{text}");
 }
 
 /// A retry delay of zero is fine.

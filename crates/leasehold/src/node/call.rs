@@ -252,6 +252,14 @@ impl Call {
         self.ballot.cast(answer);
     }
 
+    /// A release of the same claim. Its answer is not awaited by anything.
+    #[cfg(feature = "redis")]
+    pub(crate) fn release_unheard(&self) -> Self {
+        let verb = Verb::Release { keep: None };
+        let claim = Arc::clone(&self.claim);
+        Self::new(verb, claim, self.timeout, Arc::new(Unheard), 0)
+    }
+
     /// Makes a call for another node to answer; `then` gets that answer, and this call to
     /// answer with it. For nodes in front of others: to log, to delay, to fail at will.
     ///
@@ -310,6 +318,15 @@ impl fmt::Debug for Call {
 /// Where the answers to one round of calls are counted.
 pub(crate) trait Tally: Send + Sync {
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>);
+}
+
+/// Takes answers that nothing depends on.
+#[cfg(feature = "redis")]
+struct Unheard;
+
+#[cfg(feature = "redis")]
+impl Tally for Unheard {
+    fn count(self: Arc<Self>, _: usize, _: Result<Vote, NodeError>) {}
 }
 
 /// Gets the answer of a [relayed](Call::relay) call.

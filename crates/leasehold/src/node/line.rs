@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rules::micros;
-use super::{Claim, SETTLED};
+use super::{Claim, LINE_KEPT, SETTLED};
 
 /// Who stands before somebody is counted up to here.
 const FAR: usize = 1000;
@@ -35,6 +35,8 @@ pub struct Line {
     waiting: BTreeMap<Key, u64>,
     by_time: BTreeSet<(u64, Key)>,
     entries: BTreeMap<Box<[u8]>, Entry>,
+    /// When all of it is forgotten; see [`LINE_KEPT`].
+    kept_until: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +67,10 @@ impl Line {
 
     /// The claim stands in line, or stands there still: it has asked now.
     pub fn join(&mut self, claim: &Claim, now: u64) {
+        // Everybody in it has been silent for so long that only their places are forgotten.
+        if self.kept_until <= now {
+            *self = Self::default();
+        }
         let came = self.entries.get(claim.owner()).map(|entry| entry.since);
         self.leave(claim.owner());
         let key: Key = (claim.token(), claim.owner().into());
@@ -78,6 +84,10 @@ impl Line {
         self.entries.insert(claim.owner().into(), entry);
         self.by_time.insert((now, key.clone()));
         self.waiting.insert(key, now);
+        let kept = micros(LINE_KEPT);
+        if self.kept_until.saturating_sub(now) < kept - kept / 3 {
+            self.kept_until = now.saturating_add(kept);
+        }
     }
 
     /// No longer.

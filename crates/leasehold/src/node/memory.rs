@@ -53,6 +53,8 @@ struct Store {
 struct Entry {
     lock: Option<(Box<[u8]>, Moment)>,
     fence: Option<(u64, Moment)>,
+    /// The token granted last, and when by the node's wall clock.
+    granted: Option<(u64, u64)>,
     line: Line,
 }
 
@@ -181,7 +183,8 @@ impl Store {
             let remaining = entry.remaining(now);
             let (value, _) = entry.lock.as_ref()?;
             let fence = entry.fence.map(|(fence, _)| fence);
-            Some(Sighting::new(name.clone(), &**value, remaining).with_fence(fence))
+            let seen = Sighting::new(name.clone(), &**value, remaining);
+            Some(seen.with_fence(fence).with_granted(entry.granted))
         });
         locks.collect()
     }
@@ -203,6 +206,13 @@ impl Entry {
         let lock = self.lock.as_ref();
         lock.filter(|(_, expires)| *expires < Moment::FAR)
             .map(|(_, expires)| expires.saturating_duration_since(now))
+    }
+
+    /// Records when a token was first granted. A lock without a token is not recorded.
+    fn note_grant(&mut self, token: u64, now_us: u64) {
+        if token > 0 && self.granted.is_none_or(|(known, _)| known != token) {
+            self.granted = Some((token, now_us));
+        }
     }
 
     fn expire(&mut self, now: Moment) {
@@ -228,10 +238,11 @@ impl Record for Desk<'_> {
         let fence_until = |ttl: Duration| now + self.constants.fence_ttl(ttl);
         match write {
             Write::Nothing => {}
-            Write::Lock { fence } => {
-                entry.lock = Some((claim.owner().into(), now + claim.ttl()));
+            Write::Lock { fence, remaining } => {
+                entry.lock = Some((claim.owner().into(), now + remaining));
+                entry.note_grant(claim.token(), self.now_us);
                 if let Some(fence) = fence {
-                    entry.fence = Some((fence, fence_until(claim.ttl())));
+                    entry.fence = Some((fence, fence_until(remaining)));
                 }
             }
             Write::Unlock { fence } => {
@@ -260,6 +271,7 @@ impl Record for Desk<'_> {
     fn grant(&mut self, owner: &[u8], token: u64, time: Duration) {
         self.reserve(owner, time);
         self.entry.fence = Some((token, self.now + self.constants.fence_ttl(time)));
+        self.entry.note_grant(token, self.now_us);
     }
 
     fn has_line(&self) -> bool {

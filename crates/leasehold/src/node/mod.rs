@@ -22,8 +22,10 @@ use crate::name::Name;
 pub(crate) use call::Tally;
 pub use call::{Call, Claim, Holders, Verb};
 pub use line::Line;
-pub use record::{DEAD_AFTER, HANDED_OVER, News, Record, SETTLED, TURN, vote};
-pub(crate) use settings::{NodeSettings, Tls};
+pub use record::{DEAD_AFTER, HANDED_OVER, LINE_KEPT, News, Record, SETTLED, TURN, vote};
+#[cfg(feature = "redis")]
+pub use redis::{Change, Initialized};
+pub(crate) use settings::{NodeSettings, Tls, VERIFY_AFTER};
 pub use sighting::Sighting;
 pub use vote::{NodeError, Vote};
 pub(crate) use watch::Ears;
@@ -85,6 +87,10 @@ pub trait Node: Send + Sync + 'static {
 
     /// Takes a request, to be answered through [`Call::answer`].
     fn submit(&self, call: Call);
+
+    /// Starts to connect in the background, unless that has begun. By default there is nothing
+    /// to do.
+    fn connect(&self) {}
 
     /// Whether the node can be asked now: `Ok` once it is known to work, an error
     /// if it is known not to, `None` while that is not known yet.

@@ -109,12 +109,13 @@ impl View<'_> {
 
     /// Whether the lock was granted to this claim: the owner value is new for every attempt, so
     /// it is the claim's own lock, and a fence that is its token says that nothing newer came
-    /// between. The fence itself: a floor may happen to be the token of one for whom the lock
-    /// was only reserved, before the node lost its memory.
+    /// between. Nothing up to the floor counts, not even a token that happens to be the floor: the
+    /// lock may only have been reserved, before the node lost its memory; or granted after it, and
+    /// before any client had noticed, when the same token may have been another's.
     fn is_granted_to(&self, claim: &Claim) -> bool {
         self.lock == Some(claim.owner())
             && self.fence == Some(claim.token())
-            && self.effective_fence() == claim.token()
+            && self.floor < claim.token()
     }
 
     /// The lock as far as it was granted.
@@ -156,10 +157,13 @@ impl View<'_> {
 pub enum Write {
     /// Nothing.
     Nothing,
-    /// The lock becomes the claim's for its TTL.
+    /// The lock becomes the claim's, or stays so.
     Lock {
         /// The fence from now on; `None`: as it was.
         fence: Option<u64>,
+        /// How long the lock lives from now: the claim's TTL, or longer if it was the claim's
+        /// and had more left.
+        remaining: Duration,
     },
     /// The lock goes away, if there is one.
     Unlock {
@@ -187,10 +191,10 @@ pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
         Some(owner) if !claim.is_fenced() && owner != claim.owner() => {
             (view.held(owner), Write::Nothing)
         }
-        _ if !claim.is_fenced() => (Vote::Granted, Write::Lock { fence: None }),
+        _ if !claim.is_fenced() => lock(view, claim, None),
         // The same request again, or one who was handed the lock when its turn came and has
         // not heard of it. Its validity counts from before this request, and so does the TTL.
-        Some(_) if view.is_granted_to(claim) => lock(claim),
+        Some(_) if view.is_granted_to(claim) => lock(view, claim, Some(claim.token())),
         Some(owner) if owner != claim.owner() || fence > claim.token() => {
             (view.held(owner), Write::Nothing)
         }
@@ -200,13 +204,18 @@ pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
         _ if claim.token() > view.cap() => (view.ahead(), Write::Nothing),
         // Ties lose: or two owners could have the same token.
         _ if fence >= claim.token() => (view.stale(), Write::Nothing),
-        _ => lock(claim),
+        _ => lock(view, claim, Some(claim.token())),
     }
 }
 
-fn lock(claim: &Claim) -> (Vote, Write) {
-    let fence = Some(claim.token());
-    (Vote::Granted, Write::Lock { fence })
+/// Rule: nothing that a holder sends shortens its lock. The reply may be lost, and the holder
+/// would still rely on the longer time. (A lock without a TTL, which only somebody else can have
+/// made of it, gets one.)
+fn lock(view: &View<'_>, claim: &Claim, fence: Option<u64>) -> (Vote, Write) {
+    let owned = view.granted() == Some(claim.owner());
+    let left = view.remaining.filter(|_| owned).unwrap_or_default();
+    let remaining = left.max(claim.ttl());
+    (Vote::Granted, Write::Lock { fence, remaining })
 }
 
 /// WAIT: stands in line for the lock. Whether the claim [may](may_wait) is decided before.
@@ -242,7 +251,7 @@ pub fn vote(view: &View<'_>, verb: Verb, claim: &Claim) -> (Vote, Write) {
     }
 }
 
-/// EXTEND: keeps the lock for another TTL. A node that lacks the lock joins the
+/// EXTEND: keeps the lock for another TTL, and never shortens what is left of it. A node that lacks the lock joins the
 /// lease, which the fence makes safe.
 #[must_use]
 pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
@@ -251,7 +260,7 @@ pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     if !claim.is_fenced() {
         // No fence tells whether another has had the lock meanwhile: so no node can join.
         return match view.lock {
-            Some(owner) if owner == claim.owner() => (Vote::Granted, Write::Lock { fence: None }),
+            Some(owner) if owner == claim.owner() => lock(view, claim, None),
             Some(owner) => (view.held(owner), Write::Nothing),
             None => lost,
         };
@@ -269,8 +278,7 @@ pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
         None if claim.token() > view.cap() => return (view.ahead(), Write::Nothing),
         None => {}
     }
-    let fence = Some(fence.max(claim.token()));
-    (Vote::Granted, Write::Lock { fence })
+    lock(view, claim, Some(fence.max(claim.token())))
 }
 
 /// RELEASE: gives the lock back if it is the claim's, and makes sure that a late
@@ -314,6 +322,11 @@ mod tests {
         )
     }
 
+    fn locked(fence: Option<u64>) -> (Vote, Write) {
+        let remaining = claim(0).ttl();
+        (Vote::Granted, Write::Lock { fence, remaining })
+    }
+
     fn view(lock: Option<&'static [u8]>, fence: Option<u64>) -> View<'static> {
         View {
             lock,
@@ -336,8 +349,7 @@ mod tests {
             matches!(acquire(&free, &claim(NOW)).0, Vote::Stale { .. }),
             "ties lose"
         );
-        let fence = Some(NOW + 1);
-        let granted = (Vote::Granted, Write::Lock { fence });
+        let granted = locked(Some(NOW + 1));
         assert_eq!(acquire(&free, &claim(NOW + 1)), granted);
     }
 
@@ -381,8 +393,31 @@ mod tests {
     #[test]
     fn the_same_request_again_is_granted_again_for_a_whole_ttl() {
         let held = view(Some(OURS), Some(NOW));
-        let granted = (Vote::Granted, Write::Lock { fence: Some(NOW) });
-        assert_eq!(acquire(&held, &claim(NOW)), granted);
+        assert_eq!(acquire(&held, &claim(NOW)), locked(Some(NOW)));
+    }
+
+    /// Found by a review: an extend with a shorter TTL whose reply was lost made a second holder.
+    #[test]
+    fn nothing_that_a_holder_sends_shortens_its_lock() {
+        let left = Duration::from_secs(30);
+        let held = View {
+            remaining: Some(left),
+            ..view(Some(OURS), Some(NOW))
+        };
+        for token in [NOW, 0] {
+            let kept = Write::Lock {
+                fence: Some(token).filter(|token| *token > 0),
+                remaining: left,
+            };
+            for rule in [extend, acquire] {
+                assert_eq!(rule(&held, &claim(token)), (Vote::Granted, kept.clone()));
+            }
+        }
+        let endless = View {
+            remaining: None,
+            ..held
+        };
+        assert_eq!(extend(&endless, &claim(NOW)), locked(Some(NOW)));
     }
 
     #[test]
@@ -395,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_lock_without_a_token_touches_no_fence() {
-        let (plain, locked) = (claim(0), (Vote::Granted, Write::Lock { fence: None }));
+        let (plain, locked) = (claim(0), locked(None));
         let (free, ours) = (view(None, Some(NOW)), view(Some(OURS), Some(NOW)));
         let theirs = view(Some(b"another"), Some(NOW));
         assert_eq!(acquire(&free, &plain), locked);

@@ -1,7 +1,7 @@
 //! A lock as a node shows it to those who only look.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::holder::{Holder, owner_id};
 use crate::name::Name;
@@ -10,7 +10,8 @@ use crate::name::Name;
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sighting {
-    /// The lock's name, as it stands on the node.
+    /// The key of the lock, as a node reports it. In an [`Inspection`](crate::Inspection) it is
+    /// the name, without the client's prefix.
     pub name: Name,
     /// Who holds it there.
     pub holder: Holder,
@@ -20,6 +21,9 @@ pub struct Sighting {
     pub fence: Option<u64>,
     /// How many wait for it there, if the node knows.
     pub waiters: Option<usize>,
+    /// When the node granted the lock to the holder's token, by the node's clock in microseconds
+    /// since 1970, if it recorded that.
+    pub(crate) granted_us: Option<u64>,
     /// The owner value, a secret.
     pub(crate) value: Vec<u8>,
 }
@@ -35,6 +39,7 @@ impl Sighting {
             remaining,
             fence: None,
             waiters: None,
+            granted_us: None,
             value,
         }
     }
@@ -51,6 +56,38 @@ impl Sighting {
     pub fn with_waiters(mut self, waiters: usize) -> Self {
         self.waiters = Some(waiters);
         self
+    }
+
+    /// With the token that the node granted last and when it did so, by its clock in microseconds
+    /// since 1970. It is ignored if the holder has another token.
+    #[must_use]
+    pub fn with_granted(mut self, granted: Option<(u64, u64)>) -> Self {
+        let of_holder = granted.filter(|(token, _)| Some(*token) == self.holder.token);
+        self.granted_us = of_holder.map(|(_, at_us)| at_us);
+        self
+    }
+
+    /// When the lock was granted to the holder, by the node's clock. A node that granted it without
+    /// delay may not have recorded that: then it is when the holder
+    /// [asked](Holder::since). In an [`Inspection`](crate::Inspection) it is the earliest time that
+    /// a node recorded. `None` for a holder without a token. Never in the future.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let _lease = client.mutex("report").lock().await?;
+    /// let inspection = client.inspect("report").await?;
+    /// let since = inspection.lock().and_then(|lock| lock.since()).expect("it is held");
+    /// println!("held for {:?}", since.elapsed().unwrap_or_default());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn since(&self) -> Option<SystemTime> {
+        let asked = self.holder.since()?;
+        let granted = self
+            .granted_us
+            .and_then(|us| UNIX_EPOCH.checked_add(Duration::from_micros(us)));
+        Some(granted.map_or(asked, |granted| granted.min(SystemTime::now())))
     }
 
     /// A short name for the owner: what [`Client::break_lock`](crate::Client::break_lock) takes. It tells owners apart,

@@ -54,9 +54,10 @@ pub enum Vote {
         /// The effective fence.
         fence: u64,
     },
-    /// The node restarted not long ago and may have forgotten locks: no vote yet.
+    /// No vote yet: the node restarted or was promoted not long ago and may have forgotten locks,
+    /// or its set of nodes took the place of another whose leases may still run.
     Quarantined {
-        /// How long it has been up.
+        /// How long it has had its memory.
         up: Duration,
         /// When it votes again.
         remaining: Duration,
@@ -81,7 +82,7 @@ impl fmt::Display for Vote {
             Self::Lost { fence } => write!(f, "the lease is over here (fence {fence})"),
             Self::Quarantined { up, remaining } => write!(
                 f,
-                "restarted {:.0?} ago, votes again in {:.1?}",
+                "up for {:.0?}, votes again in {:.1?}",
                 Duration::from_secs(up.as_secs()),
                 remaining
             ),
@@ -111,15 +112,33 @@ pub enum NodeError {
         /// What broke it.
         why: String,
     },
+    /// The TLS handshake failed: one side does not accept the other's certificate, or the
+    /// server does not use TLS.
+    #[error("TLS handshake failed: {why}")]
+    Tls {
+        /// What was wrong.
+        why: String,
+    },
+    /// The server has no database with the index in the URL.
+    #[error("the server has no database with this index")]
+    NoSuchDatabase,
     /// The key holds something that is not a lock.
     #[error("the key holds a value of another type, not a lock; use another name or a prefix")]
     WrongType,
-    /// The server is a replica.
-    #[error("the server is read-only (a replica?); name its master")]
+    /// The server is a replica: for the time of a failover, or because it was named instead of its
+    /// master.
+    #[error("the server is a replica now (READONLY) and grants nothing; name its master")]
     ReadOnly,
     /// The server is loading its data.
     #[error("the server is loading its data")]
     Loading,
+    /// The server cannot do what it is asked at the moment (`BUSY`, `MASTERDOWN`, `CLUSTERDOWN`,
+    /// `TRYAGAIN`, `NOREPLICAS`).
+    #[error("the server cannot do this now: {why}")]
+    Unavailable {
+        /// Its message.
+        why: String,
+    },
     /// The server is out of memory.
     #[error("the server is out of memory and refuses writes; raise its maxmemory")]
     OutOfMemory,
@@ -150,17 +169,33 @@ pub enum NodeError {
         /// Its message.
         why: String,
     },
-    /// The same server is in the list of nodes twice, so it would vote twice.
-    #[error("the same server as node {other}; each node must be a server of its own")]
+    /// Two nodes are the same server, which would vote twice.
+    #[error("{one} and {other} are the same server; each node must be a server of its own")]
     SameServer {
-        /// The other one's label.
+        /// The label of one node.
+        one: String,
+        /// The label of the other.
         other: String,
+    },
+    /// The servers have another set of nodes on record than this client's, so that two
+    /// majorities need not share a server.
+    #[error(
+        "{node} belongs to the nodes [{theirs}], and this client's are [{ours}]; name the same nodes \
+         in all clients, use another prefix, or record the new list with `leasehold init --replace`"
+    )]
+    OtherNodes {
+        /// The server that has other nodes on record.
+        node: String,
+        /// The nodes on record.
+        theirs: String,
+        /// This client's nodes.
+        ours: String,
     },
     /// Clients with other constants use the node. They must agree, or the fence
     /// and the guard do not protect.
     #[error(
         "other clients use it with {theirs}, this one with {ours}; give all clients the same \
-         values (to change them, stop all clients and delete the key `leasehold:epoch`)"
+         values, use another prefix, or change them for all with `leasehold init --replace`"
     )]
     OtherConstants {
         /// What the node has on record.
@@ -188,16 +223,27 @@ pub enum NodeError {
 impl NodeError {
     /// Whether the request certainly left nothing at the node: it was not sent, or it was
     /// refused before anything was written.
+    ///
+    /// A [missing permission](Self::NoPermission) does not say so. A server checks it for each
+    /// command of a script, and an earlier command may have written something.
     #[must_use]
     pub fn had_no_effect(&self) -> bool {
-        self.is_permanent()
-            || matches!(
-                self,
-                Self::Unreachable { .. }
-                    | Self::Loading
-                    | Self::OutOfMemory
-                    | Self::CannotPersist { .. }
-            )
+        match self {
+            Self::NoPermission { .. } => false,
+            Self::Unreachable { .. } | Self::OutOfMemory | Self::CannotPersist { .. } => true,
+            error => error.is_permanent() || error.is_passing(),
+        }
+    }
+
+    /// Whether the server says that it cannot serve requests at the moment: while it is a replica,
+    /// starts, or is busy. Nothing has to be changed for this to end, and nothing that was known
+    /// of the server need be so after it.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::ReadOnly | Self::Loading | Self::Unavailable { .. }
+        )
     }
 
     /// Whether trying again cannot help until somebody changes something.
@@ -206,13 +252,42 @@ impl NodeError {
         matches!(
             self,
             Self::WrongType
-                | Self::ReadOnly
+                | Self::Tls { .. }
+                | Self::NoSuchDatabase
                 | Self::Unusable { .. }
                 | Self::NoPermission { .. }
                 | Self::WrongPassword
                 | Self::Clustered { .. }
                 | Self::SameServer { .. }
+                | Self::OtherNodes { .. }
                 | Self::OtherConstants { .. }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn why() -> String {
+        String::new()
+    }
+
+    /// A server checks permissions for each command of a script, after others have run.
+    #[test]
+    fn a_missing_permission_may_have_left_something() {
+        let error = NodeError::NoPermission { why: why() };
+        assert!(error.is_permanent() && !error.had_no_effect());
+    }
+
+    #[test]
+    fn a_passing_state_is_tried_again() {
+        for error in [
+            NodeError::ReadOnly,
+            NodeError::Loading,
+            NodeError::Unavailable { why: why() },
+        ] {
+            assert!(error.is_passing() && !error.is_permanent() && error.had_no_effect());
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::error::Story;
+use crate::node::rules::micros;
 use crate::node::{NodeError, Verb, Vote};
 use crate::planted;
 
@@ -14,6 +15,7 @@ pub struct Round {
     verb: Verb,
     stories: Vec<Story>,
     agreed: usize,
+    refuted: usize,
     pending: usize,
     decision: Option<Decision>,
 }
@@ -23,7 +25,10 @@ pub struct Round {
 pub enum Decision {
     /// A majority of all nodes agreed.
     Carried,
-    /// A majority can no longer agree.
+    /// EXTEND and RELEASE: so many nodes answered that the lease is over that the others are not a
+    /// majority.
+    Refuted,
+    /// Neither can happen any more. A node that failed counts for neither side.
     Failed,
 }
 
@@ -54,6 +59,55 @@ pub enum Advice {
     },
 }
 
+/// How far above the fence of a node that answered STALE the next token goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Haste {
+    /// As little as can win: the client keeps its place in line, or asks for a free lock.
+    Least,
+    /// Ahead of the node's clock and fence. The client has been overtaken by others this many
+    /// times in a row (at least once): while its request travelled, the node granted larger
+    /// tokens.
+    Lead {
+        /// How many times.
+        times: u32,
+        /// S: a token may be ahead of a node's clock by this much.
+        skew: Duration,
+    },
+}
+
+impl Haste {
+    /// The highest token that a node with this fence and this clock will have granted when the
+    /// next request arrives, which takes about as long as the last one.
+    fn overtake(self, fence: u64, now: u64, elapsed: Duration) -> u64 {
+        if planted::on(planted::Bug::ChasesFence) {
+            return fence;
+        }
+        match self {
+            // A fence that is missing reads as `now − F` and moves with the node's clock, so "one
+            // more" would be too low again, every time. But it stays below that clock.
+            Self::Lead { .. } if planted::on(planted::Bug::NoLead) => {
+                Self::Least.overtake(fence, now, elapsed)
+            }
+            Self::Least => {
+                let moves = micros(elapsed * 4 + Duration::from_millis(1));
+                fence.max(fence.saturating_add(moves).min(now))
+            }
+            // Clients that are nearer have tokens of about the node's clock; or of about the
+            // fence, in the first seconds of a node, while its floor is ahead of its clock. There
+            // tokens go on at an eighth of the clock's speed (`Proposer::propose`), and so must
+            // the lead: the clocks have to catch up with it. Each time that it was not enough, it
+            // doubles. Half of what is left below the cap is for clocks that differ.
+            Self::Lead { times, skew } => {
+                let lead = elapsed + Duration::from_micros(500);
+                let lead = micros(lead.saturating_mul(1 << (times - 1).min(16)));
+                let lead = if fence > now { lead / 8 } else { lead };
+                let (from, cap) = (fence.max(now), now.saturating_add(micros(skew)));
+                from.saturating_add(lead.min(cap.saturating_sub(from) / 2))
+            }
+        }
+    }
+}
+
 impl Round {
     /// A round of `nodes` nodes, none of which has voted.
     #[must_use]
@@ -62,6 +116,7 @@ impl Round {
             verb,
             stories: vec![Story::Pending; nodes],
             agreed: 0,
+            refuted: 0,
             pending: nodes,
             decision: None,
         }
@@ -83,10 +138,16 @@ impl Round {
         if *story != Story::Pending {
             return None;
         }
+        let releases = matches!(self.verb, Verb::Release { .. });
         let agrees = match &answer {
-            Ok(Vote::Granted) => !matches!(self.verb, Verb::Release { .. }),
+            Ok(Vote::Granted) => !releases,
             Ok(Vote::YourTurn) => self.verb == Verb::Wait,
-            Ok(Vote::Released { held }) => *held && matches!(self.verb, Verb::Release { .. }),
+            Ok(Vote::Released { held }) => *held && releases,
+            _ => false,
+        };
+        let refutes = match &answer {
+            Ok(Vote::Held { .. } | Vote::Lost { .. }) => self.verb == Verb::Extend || releases,
+            Ok(Vote::Released { held }) => !*held && releases,
             _ => false,
         };
         *story = match answer {
@@ -95,18 +156,33 @@ impl Round {
         };
         self.pending -= 1;
         self.agreed += usize::from(agrees);
+        self.refuted += usize::from(refutes);
         if self.decision.is_some() {
             return None;
         }
-        let majority = Self::majority(self.stories.len());
-        self.decision = if self.agreed >= majority {
-            Some(Decision::Carried)
-        } else if self.agreed + self.pending < majority {
-            Some(Decision::Failed)
-        } else {
-            None
-        };
+        self.decision = self.decide();
         self.decision
+    }
+
+    /// Rule: as long as an answer that is to come can decide, the round is open. Ending an EXTEND
+    /// when a majority can no longer agree would leave a lease that was taken away undecided
+    /// whenever one node fails faster than the others answer.
+    fn decide(&self) -> Option<Decision> {
+        let (nodes, majority) = (self.stories.len(), Self::majority(self.stories.len()));
+        let can_carry = self.agreed + self.pending >= majority;
+        let decides_loss = !matches!(self.verb, Verb::Acquire | Verb::Wait);
+        let can_refute = decides_loss
+            && !planted::on(planted::Bug::DecidesTooEarly)
+            && nodes - self.refuted - self.pending < majority;
+        if self.agreed >= majority {
+            Some(Decision::Carried)
+        } else if decides_loss && nodes - self.refuted < majority {
+            Some(Decision::Refuted)
+        } else if can_carry || can_refute {
+            None
+        } else {
+            Some(Decision::Failed)
+        }
     }
 
     /// The decision, once there is one.
@@ -127,25 +203,6 @@ impl Round {
         &self.stories
     }
 
-    /// Whether a majority can no longer say that the lease goes on: they told of a
-    /// newer token, another owner, or a memory lost. (A lost reply says nothing.)
-    #[must_use]
-    pub fn is_refuted(&self) -> bool {
-        let refuted = self
-            .stories
-            .iter()
-            .filter(|story| {
-                matches!(
-                    story,
-                    Story::Voted(
-                        Vote::Held { .. } | Vote::Lost { .. } | Vote::Released { held: false }
-                    )
-                )
-            })
-            .count();
-        self.stories.len() - refuted < Self::majority(self.stories.len())
-    }
-
     /// What the nodes' clocks show, in µs since 1970: the middle one of those that told.
     #[must_use]
     pub fn clock(&self) -> Option<u64> {
@@ -160,18 +217,11 @@ impl Round {
         (median > 0).then(|| kth_smallest(&mut clocks, median))
     }
 
-    /// What to do about this failed ACQUIRE or WAIT, whose token was `token` and which took
-    /// `elapsed`.
+    /// What to do about this failed ACQUIRE or WAIT, whose token was `token`, which took
+    /// `elapsed`, and which follows `haste`.
     #[must_use]
-    pub fn advice(&self, token: u64, elapsed: Duration) -> Advice {
-        // Rule: go above a fence by what it may move while the next request travels. One that
-        // is missing reads as `now − F` and goes on with the node's clock, so "one more" would
-        // be too low again, for ever; but it stays below that clock.
-        let lead = match planted::on(planted::Bug::ChasesFence) {
-            false => u64::try_from(elapsed.as_micros() * 4 + 1_000).unwrap_or(u64::MAX),
-            true => 0,
-        };
-        let overtaken = |fence: u64, now: u64| fence.max(fence.saturating_add(lead).min(now));
+    pub fn advice(&self, token: u64, elapsed: Duration, haste: Haste) -> Advice {
+        let overtaken = |fence, now| haste.overtake(fence, now, elapsed);
         let (mut fences, mut clocks, mut held) = (vec![], vec![], vec![]);
         let (mut granted, mut ahead, mut permanent) = (0, 0, 0);
         for story in &self.stories {
@@ -209,7 +259,8 @@ impl Round {
         // Rule: above the Q-th smallest fence, not the largest: one fast node would
         // push the token past the others' cap.
         let fence = kth_smallest(&mut fences, majority);
-        if nodes - ahead < majority {
+        // Nodes that do not vote at all cannot make up for those that find the token too far ahead.
+        if able - ahead < majority {
             let median = clocks.len().div_ceil(2);
             return Advice::Reclock {
                 now: kth_smallest(&mut clocks, median),
@@ -282,6 +333,10 @@ mod tests {
         Ok(Vote::Stale { fence, now: fence })
     }
 
+    fn stale_at(fence: u64, now: u64) -> Result<Vote, NodeError> {
+        Ok(Vote::Stale { fence, now })
+    }
+
     fn ahead(fence: u64, now: u64) -> Result<Vote, NodeError> {
         Ok(Vote::Ahead { fence, now })
     }
@@ -292,6 +347,34 @@ mod tests {
             round.count(node, vote);
         }
         round
+    }
+
+    /// Without this, a client whose clock is far ahead would ask for ever larger tokens as long as
+    /// one of three nodes does not vote.
+    #[test]
+    fn a_token_too_far_ahead_for_the_nodes_that_vote_goes_by_their_clocks() {
+        let reclock = Advice::Reclock {
+            now: 1000,
+            at_least: 6,
+        };
+        // The third has not answered yet.
+        let silent = round(vec![DEAD, ahead(5, 1000)], 3);
+        assert_eq!(silent.decision(), Some(Decision::Failed));
+        assert_eq!(
+            silent.advice(9_000_000, Duration::ZERO, Haste::Least),
+            reclock
+        );
+        let complete = round(vec![DEAD, ahead(5, 1000), ahead(4, 900)], 3);
+        assert!(matches!(
+            complete.advice(9_000_000, Duration::ZERO, Haste::Least),
+            Advice::Reclock { .. }
+        ));
+        // Two others may still grant it.
+        let one = round(vec![ahead(5, 1000), stale(9_000_001), stale(9_000_001)], 3);
+        assert!(matches!(
+            one.advice(9_000_000, Duration::ZERO, Haste::Least),
+            Advice::Retoken { .. }
+        ));
     }
 
     #[test]
@@ -339,13 +422,13 @@ mod tests {
     fn stale_goes_above_the_majoritys_fence_not_above_the_largest() {
         let round = round(vec![stale(20), stale(900), stale(30)], 3);
         assert_eq!(
-            round.advice(10, Duration::ZERO),
+            round.advice(10, Duration::ZERO, Haste::Least),
             Advice::Retoken { at_least: 31 }
         );
         // Ties lose.
         let round = self::round(vec![stale(10)], 1);
         assert_eq!(
-            round.advice(10, Duration::ZERO),
+            round.advice(10, Duration::ZERO, Haste::Least),
             Advice::Retoken { at_least: 11 }
         );
     }
@@ -359,13 +442,13 @@ mod tests {
             })
         };
         let round = round(vec![missing(9_000_000), missing(9_000_100), DEAD], 3);
-        let advice = round.advice(10, Duration::from_millis(3));
+        let advice = round.advice(10, Duration::from_millis(3), Haste::Least);
         // Four times what the request took, and a millisecond.
         let at_least = 4_000_100 + 13_000 + 1;
         assert_eq!(advice, Advice::Retoken { at_least });
         // But not beyond the node's clock.
         let at_least = 9_000_100 + 1;
-        let advice = round.advice(10, Duration::from_secs(60));
+        let advice = round.advice(10, Duration::from_secs(60), Haste::Least);
         assert_eq!(advice, Advice::Retoken { at_least });
     }
 
@@ -376,11 +459,14 @@ mod tests {
             now: 100,
             at_least: 7,
         };
-        assert_eq!(round.advice(1_000_000, Duration::ZERO), advice);
+        assert_eq!(
+            round.advice(1_000_000, Duration::ZERO, Haste::Least),
+            advice
+        );
         // One slow clock does not make the others follow it.
         let round = self::round(vec![ahead(5, 1), stale(70), Ok(Vote::Granted)], 3);
         assert!(matches!(
-            round.advice(60, Duration::ZERO),
+            round.advice(60, Duration::ZERO, Haste::Least),
             Advice::Retoken { .. }
         ));
     }
@@ -390,7 +476,7 @@ mod tests {
         let round = round(vec![held(300), held(100), held(200)], 3);
         let remaining = Some(Duration::from_millis(200));
         assert_eq!(
-            round.advice(10, Duration::ZERO),
+            round.advice(10, Duration::ZERO, Haste::Least),
             Advice::Contended { remaining }
         );
     }
@@ -406,7 +492,7 @@ mod tests {
         ];
         let remaining = Some(Duration::from_millis(50));
         assert_eq!(
-            round(votes, 5).advice(10, Duration::ZERO),
+            round(votes, 5).advice(10, Duration::ZERO, Haste::Least),
             Advice::Contended { remaining }
         );
     }
@@ -415,22 +501,100 @@ mod tests {
     fn an_outage_is_not_contention() {
         let round = round(vec![DEAD, DEAD, held(50)], 3);
         assert_eq!(
-            round.advice(10, Duration::ZERO),
+            round.advice(10, Duration::ZERO, Haste::Least),
             Advice::Outage { permanent: false }
         );
         let wrong = || Err(NodeError::WrongType);
         let round = self::round(vec![wrong(), wrong(), Ok(Vote::Granted)], 3);
         assert_eq!(
-            round.advice(10, Duration::ZERO),
+            round.advice(10, Duration::ZERO, Haste::Least),
             Advice::Outage { permanent: true }
         );
     }
 
     #[test]
-    fn only_a_majority_refutes_a_lease() {
+    fn a_client_that_is_overtaken_doubles_its_lead_over_the_clock() {
+        let skew = Duration::from_secs(10);
+        let lead = |times| Haste::Lead { times, skew };
+        let votes = || vec![stale_at(9_000_000, 9_000_100)];
+        let table = [
+            (Haste::Least, 9_000_000 + 100 + 1),
+            (lead(1), 9_000_100 + 80_500 + 1),
+            (lead(2), 9_000_100 + 161_000 + 1),
+            (lead(3), 9_000_100 + 322_000 + 1),
+            // Below the cap, however often it happens.
+            (lead(8), 9_000_100 + 5_000_000 + 1),
+            (lead(u32::MAX), 9_000_100 + 5_000_000 + 1),
+        ];
+        for (haste, at_least) in table {
+            let advice = round(votes(), 1).advice(10, Duration::from_millis(80), haste);
+            assert_eq!(advice, Advice::Retoken { at_least }, "{haste:?}");
+        }
+        // In the first seconds of a node its floor is ahead of its clock (found by the
+        // simulator): the lead is one over the fence.
+        let ahead = round(vec![stale_at(12_000_000, 9_000_000)], 1);
+        let at_least = 12_000_000 + 80_500 / 8 + 1;
+        let advice = ahead.advice(10, Duration::from_millis(80), lead(1));
+        assert_eq!(advice, Advice::Retoken { at_least });
+        // And little is left below the cap.
+        let ahead = round(vec![stale_at(18_990_000, 9_000_000)], 1);
+        let at_least = 18_995_001;
+        let advice = ahead.advice(10, Duration::from_millis(80), lead(4));
+        assert_eq!(advice, Advice::Retoken { at_least });
+        // Only a majority has to be won: one of the two nodes that were overtaken.
+        let votes = vec![
+            Ok(Vote::YourTurn),
+            stale_at(7_000_000, 8_000_000),
+            stale_at(9_000_000, 9_000_000),
+        ];
+        let advice = round(votes, 3).advice(10, Duration::ZERO, lead(1));
+        let at_least = 8_000_501;
+        assert_eq!(advice, Advice::Retoken { at_least });
+    }
+
+    /// Every order of answers, and the answer that must decide.
+    #[test]
+    fn a_lease_is_decided_by_the_answers_that_can() {
+        use Decision::{Carried, Failed, Refuted};
+        let extended = || Ok(Vote::Granted);
         let lost = || Ok(Vote::Lost { fence: 9 });
-        assert!(!round(vec![lost(), DEAD, DEAD], 3).is_refuted());
-        assert!(round(vec![lost(), held(1)], 3).is_refuted());
+        let table = [
+            (vec![lost(), held(1)], 3, Some(Refuted)),
+            (vec![lost(), DEAD], 3, None),
+            (vec![DEAD, lost()], 3, None),
+            (vec![lost(), DEAD, lost()], 3, Some(Refuted)),
+            (vec![lost(), DEAD, extended()], 3, Some(Failed)),
+            (vec![extended(), lost()], 3, None),
+            (vec![extended(), lost(), extended()], 3, Some(Carried)),
+            (vec![extended(), lost(), lost()], 3, Some(Refuted)),
+            (vec![extended(), DEAD], 3, None),
+            // Nothing that the third can say decides.
+            (vec![DEAD, DEAD], 3, Some(Failed)),
+            (vec![lost()], 1, Some(Refuted)),
+            (vec![DEAD], 1, Some(Failed)),
+            // Two of four that are gone leave no majority of three.
+            (vec![lost(), lost()], 4, Some(Refuted)),
+            (vec![lost(), DEAD, DEAD], 4, None),
+            (vec![lost(), DEAD, DEAD, DEAD], 4, Some(Failed)),
+            (vec![lost(), lost(), DEAD, DEAD], 5, None),
+            (vec![lost(), DEAD, DEAD], 5, None),
+            (vec![lost(), DEAD, DEAD, DEAD], 5, Some(Failed)),
+        ];
+        for (votes, nodes, decision) in table {
+            let mut extend = Round::new(Verb::Extend, nodes);
+            for (node, vote) in votes.iter().cloned().enumerate() {
+                assert_eq!(extend.decision(), None, "decided early: {votes:?}");
+                extend.count(node, vote);
+            }
+            assert_eq!(extend.decision(), decision, "{votes:?} of {nodes}");
+        }
+        // For ACQUIRE no answer means "over": it ends when a majority cannot agree.
+        assert_eq!(round(vec![held(1), DEAD], 3).decision(), Some(Failed));
+        let mut release = Round::new(Verb::Release { keep: None }, 3);
+        release.count(0, Ok(Vote::Released { held: false }));
+        assert_eq!(release.count(1, DEAD), None);
+        let gone = Ok(Vote::Released { held: false });
+        assert_eq!(release.count(2, gone), Some(Refuted));
     }
 
     #[test]

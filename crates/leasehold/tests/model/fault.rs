@@ -29,8 +29,8 @@ pub enum Fault {
     FloorWithoutSkew,
     /// A node that forgot copies the largest fence of its peers instead.
     FloorFromPeers,
-    /// A lock that came back with an old snapshot is taken for a grant if the floor is its
-    /// token, though it was only reserved.
+    /// A lock from before the floor was set is taken for a grant if the floor is its token, though
+    /// it was only reserved, or granted by a memory that nobody should have trusted.
     FloorMakesGrant,
     /// ACQUIRE of a lock that was handed over to the claim before is granted for what is left of
     /// that.
@@ -57,6 +57,10 @@ pub enum Fault {
     ValidityFromReply,
     /// All attempts of a client use the same owner value.
     OwnerPerClient,
+    /// A node whose memory was exchanged while it ran is taken for the same.
+    PromotionIgnored,
+    /// A connection is trusted for as long as it is open, whatever became of the node's memory.
+    NeverVerified,
 
     // The rule of a resource.
     /// The resource looks at the token of writes only.

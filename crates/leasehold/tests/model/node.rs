@@ -176,6 +176,7 @@ impl Rules {
             (Some(Fault::ExtendIgnoresFloor), Ask::Extend) => view.floor = 0,
             (Some(Fault::FloorMakesGrant), Ask::Acquire) => {
                 view.fence = view.fence.max(Some(view.floor));
+                view.floor -= 1;
             }
             (Some(Fault::ReleaseIgnoresOwner | Fault::ReleaseRaisesUnderLock), Ask::Release) => {
                 view.lock = None
@@ -187,7 +188,7 @@ impl Rules {
     fn store(&self, ask: Ask, write: Write, record: &mut Record, (owner, token): (u8, u8)) {
         let fence = match write {
             Write::Nothing => return,
-            Write::Lock { fence } => {
+            Write::Lock { fence, .. } => {
                 record.lock = Some(owner);
                 record.ticket = if self.tickets { token } else { 0 };
                 fence

@@ -1,7 +1,7 @@
 //! Servers, or things in between, that answer what was not asked.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::node::NodeError;
@@ -138,7 +138,7 @@ async fn nonsense_is_an_error() {
         (b"-ERR \xff\xfe\r\n", "not what a Redis server says"),
         (
             b"-READONLY You can't write against a read only replica.\r\n",
-            "read-only",
+            "replica",
         ),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -167,5 +167,44 @@ async fn nonsense_is_an_error() {
         let text = error.expect_err("nonsense").to_string();
         assert!(text.contains(expected), "{expected}: {text}");
         assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+}
+
+/// An extend with a shorter TTL, whose reply is lost: the first deadline still holds.
+#[tokio::test]
+async fn a_lost_reply_to_a_shorter_extend_makes_no_second_holder() {
+    let server = RedisServer::start();
+    let deaf = Arc::new(AtomicBool::new(false));
+    let lost = Arc::clone(&deaf);
+    let url = proxy(&server, move |_, reply| match lost.load(Ordering::SeqCst) {
+        true => Vec::new(),
+        false => reply,
+    })
+    .await;
+    let ttl = Duration::from_secs(600);
+    let connect = |url: String| Client::builder().node(url).connect();
+    let (near, other) = (
+        connect(url).await.unwrap(),
+        connect(server.url()).await.unwrap(),
+    );
+    for fenced in [true, false] {
+        let name = format!("fenced-{fenced}");
+        let plain = |options: Options| match fenced {
+            true => options,
+            false => options.without_fencing(),
+        };
+        let mutex = other
+            .mutex(&name)
+            .with_options(|o| plain(o.ttl(ttl).detached()));
+        let lease = mutex.lock().await.unwrap();
+        let owner = lease.detach().await.unwrap().owner().to_owned();
+        let short = |o: Options| o.ttl(Duration::from_millis(50));
+        let again = near.mutex(&name).with_options(short).detached(&owner);
+        deaf.store(true, Ordering::SeqCst);
+        let answer = again.unwrap().extend().await;
+        assert!(matches!(answer, Err(Error::NoMajority(_))), "{answer:?}");
+        deaf.store(false, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(other.mutex(&name).try_lock().await.unwrap().is_none());
     }
 }

@@ -1,5 +1,7 @@
 //! Waiting in line on real servers: whatever dies, no turn is missed.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -303,7 +305,7 @@ async fn the_documented_permissions_are_enough() {
     assert_eq!(servers[0].command(&rules), "+OK\r\n");
     // And what may be added, since it is tried once and would count as refused. A server that has
     // no such command says so, and it is not tried there.
-    for command in [&b"+exists"[..], b"+delifeq", b"+delex"] {
+    for command in [&b"+delifeq"[..], b"+delex"] {
         let _ = servers[0].command(&[b"ACL", b"SETUSER", b"locks", command]);
     }
     let url = servers[0].url().replace("://", "://locks:PASSWORD@");
@@ -398,4 +400,288 @@ async fn nothing_is_left_of_a_line() {
         servers[0].get(b"leasehold:fence:{a}").is_some_and(plain)
     })
     .await;
+}
+
+/// What a server keeps of a line, at one moment.
+const SNAPSHOT: &str = "\
+    local time, out = redis.call('TIME'), {}
+    out[1] = time[1] * 1000 + math.floor(time[2] / 1000)
+    out[2] = redis.call('PTTL', 'leasehold:line:{a}')
+    out[3] = string.match(redis.call('GET', 'leasehold:fence:{a}') or '0', '%d+')
+    local line = redis.call('ZRANGE', 'leasehold:line:{a}', 0, -1, 'WITHSCORES')
+    for i = 1, #line, 2 do
+      local asked = redis.call('ZSCORE', 'leasehold:seen:{a}', line[i]) or 0
+      out[#out + 1] = string.sub(line[i], 1, 16)
+      out[#out + 1] = string.match(line[i], '^%x+:(%d+):')
+      out[#out + 1] = math.floor(asked / 1000)
+    end
+    for i, value in ipairs(out) do
+      if type(value) == 'number' then out[i] = string.format('%.0f', value) end
+    end
+    return table.concat(out, ' ')";
+
+struct Snapshot {
+    now_ms: i64,
+    lives_ms: i64,
+    fence: i64,
+    /// Secret, ticket, and when it asked last.
+    waiters: Vec<(String, i64, i64)>,
+}
+
+impl Snapshot {
+    fn take(server: &RedisServer) -> Self {
+        let reply = server.command(&[b"EVAL", SNAPSHOT.as_bytes(), b"0"]);
+        let body = reply.split("\r\n").nth(1).expect("a text");
+        let words: Vec<_> = body.split(' ').collect();
+        let number = |word: &str| word.parse().unwrap_or_else(|_| panic!("{reply}"));
+        let waiters = words[3..].chunks_exact(3);
+        Self {
+            now_ms: number(words[0]),
+            lives_ms: number(words[1]),
+            fence: number(words[2]),
+            waiters: waiters
+                .map(|waiter| (waiter[0].to_owned(), number(waiter[1]), number(waiter[2])))
+                .collect(),
+        }
+    }
+}
+
+/// Waiters stand in a line in which everybody is first for a moment only. The line outlives its
+/// waiters, and nobody who can still win is missing from it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_in_motion_loses_no_waiter() {
+    const DEAD_MS: i64 = 3000;
+    const KEPT_MS: i64 = 9000;
+    let servers = RedisServer::start_many(1);
+    until_in_order().await;
+    let done = Arc::new(AtomicBool::new(false));
+    let mut contenders = Vec::new();
+    for _ in 0..10 {
+        let (client, done) = (client(&servers).await, Arc::clone(&done));
+        contenders.push(tokio::spawn(async move {
+            let mut leases = 0;
+            while !done.load(Ordering::SeqCst) {
+                let lease = held(&client, "a").await;
+                pause(20).await;
+                lease.release().await;
+                leases += 1;
+            }
+            leases
+        }));
+    }
+    let (mut before, mut seen, start) = (Snapshot::take(&servers[0]), 0, Instant::now());
+    // Three times as long as a line lives that nobody refreshes.
+    while start.elapsed() < Duration::from_secs(28) {
+        pause(5).await;
+        let now = Snapshot::take(&servers[0]);
+        if let Some(asked) = now.waiters.iter().map(|(.., asked)| *asked).max() {
+            seen += 1;
+            let least = KEPT_MS * 2 / 3 - (now.now_ms - asked) - 5;
+            assert!(
+                now.lives_ms >= least,
+                "the line ends in {} ms, and a waiter asked {} ms ago",
+                now.lives_ms,
+                now.now_ms - asked
+            );
+        }
+        for (secret, ticket, asked) in &before.waiters {
+            let alive = now.now_ms - asked < DEAD_MS;
+            let can_win = *ticket > now.fence;
+            let stands = now.waiters.iter().any(|(other, ..)| other == secret);
+            assert!(
+                stands || !alive || !can_win,
+                "ticket {ticket} was dropped; the fence is {}",
+                now.fence
+            );
+        }
+        before = now;
+    }
+    done.store(true, Ordering::SeqCst);
+    for contender in contenders {
+        assert!(contender.await.expect("no panic") > 0, "never served");
+    }
+    assert!(seen > 0, "nobody waited");
+}
+
+/// A grant is announced after the lock and the fence say the same, on every path that announces
+/// one.
+#[tokio::test]
+async fn the_fence_is_raised_before_a_grant_is_announced() {
+    let servers = RedisServer::start_many(1);
+    let (one, two) = (client(&servers).await, client(&servers).await);
+    let monitor = TcpStream::connect(("127.0.0.1", servers[0].port())).expect("connected");
+    monitor.set_read_timeout(Some(LONG)).expect("a timeout");
+    (&monitor).write_all(b"MONITOR\r\n").expect("sent");
+    let mut lines = BufReader::new(monitor).lines();
+    assert_eq!(lines.next().expect("a line").expect("read"), "+OK");
+
+    // A release; and an expiry, which a passer-by finds.
+    for (name, expires) in [("released", false), ("expired", true)] {
+        let lease = held(&one, name).await;
+        let waiter = standing(&two, name).await;
+        match expires {
+            false => drop(lease.release().await),
+            true => {
+                order(&servers[0], &[b"DEL", name.as_bytes()]);
+                let passer_by = client(&servers).await;
+                let mutex = passer_by.mutex(name).with_options(long);
+                assert!(mutex.try_lock().await.expect("an answer").is_none());
+            }
+        }
+        drop(served(waiter).await);
+        let mut raised = false;
+        loop {
+            let line = lines.next().expect("a line").expect("read");
+            let says = |word: &str| line.contains(&format!("\"{word}\""));
+            let writes_fence = (says("SET") || says("SETRANGE"))
+                && line.contains(&format!("\"leasehold:fence:{{{name}}}\""));
+            if says("PUBLISH") && line.contains(&format!("{name}\"")) {
+                assert!(raised, "{name}: announced before the fence was raised");
+                break;
+            }
+            // Whatever writes the lock for the waiter begins the hand-over.
+            if says("SET") && line.contains(&format!("\"SET\" \"{name}\"")) {
+                raised = false;
+            }
+            raised |= writes_fence;
+        }
+    }
+}
+
+/// A lock that has expired belongs to the first in line, also when a plain acquire comes by.
+#[tokio::test]
+async fn an_acquire_without_fencing_respects_the_line() {
+    let servers = RedisServer::start_many(1);
+    let (one, two, passer_by) = (
+        client(&servers).await,
+        client(&servers).await,
+        client(&servers).await,
+    );
+    let plain = passer_by
+        .mutex("a")
+        .with_options(|o| long(o).without_fencing());
+    for _ in 0..10 {
+        let lease = held(&one, "a").await;
+        let waiter = standing(&two, "a").await;
+        // As if it had expired: nobody is told.
+        order(&servers[0], &[b"DEL", b"a"]);
+        let overtook = plain.try_lock().await.expect("an answer").is_some();
+        assert!(!overtook, "it took the lock before the first in line");
+        drop(lease);
+        served(waiter).await.release().await;
+        // Without a line it gets it at once.
+        let lease = plain.lock().await.expect("a lease");
+        lease.release().await;
+    }
+}
+
+/// Whoever can read the lock, the fence and the line, list the channels and publish, cannot make a
+/// waiter believe in a grant.
+#[tokio::test]
+async fn a_forged_grant_makes_no_holder() {
+    let servers = RedisServer::start_many(1);
+    let (one, two) = (client(&servers).await, client(&servers).await);
+    let lease = held(&one, "a").await;
+    let waiter = standing(&two, "a").await;
+    let words = |command: &[&[u8]]| -> Vec<String> {
+        let reply = servers[0].command(command);
+        let lines = reply.split("\r\n").map(str::to_owned);
+        lines
+            .filter(|line| !line.is_empty() && !line.starts_with(['*', '$']))
+            .collect()
+    };
+    let line = words(&[b"ZRANGE", b"leasehold:line:{a}", b"0", b"-1"]);
+    let channels = words(&[b"PUBSUB", b"CHANNELS", b"leasehold:bell:*"]);
+    assert_eq!((line.len(), channels.len()), (1, 2));
+    let owner = &line[0];
+    let mut heard = 0;
+    for channel in &channels {
+        let id = channel.strip_prefix("leasehold:bell:").expect("a channel");
+        for proof in ["", &owner[16..32], &owner[24..40], &owner[..16], id] {
+            let message = format!("G{}{proof} a", &owner[..16]);
+            let reply = servers[0].command(&[b"PUBLISH", channel.as_bytes(), message.as_bytes()]);
+            heard += usize::from(reply == ":1\r\n");
+        }
+    }
+    assert_eq!(heard, 10, "all of them arrive");
+    pause(500).await;
+    assert!(
+        !waiter.is_finished(),
+        "it took a forged message for a grant"
+    );
+    lease.release().await;
+    served(waiter).await.release().await;
+}
+
+/// Forwards connections to a server, `way` late in each direction. Returns its port.
+async fn distance(server: &RedisServer, way: Duration) -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let (port, to) = (listener.local_addr().expect("bound").port(), server.port());
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            let far = tokio::net::TcpStream::connect(("127.0.0.1", to)).await;
+            let (from_near, to_near) = near.into_split();
+            let (from_far, to_far) = far.expect("the server").into_split();
+            tokio::spawn(carry(from_near, to_far, way));
+            tokio::spawn(carry(from_far, to_near, way));
+        }
+    });
+    port
+}
+
+async fn carry(
+    mut from: tokio::net::tcp::OwnedReadHalf,
+    mut to: tokio::net::tcp::OwnedWriteHalf,
+    way: Duration,
+) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some((at, bytes)) = receiver.recv().await {
+            tokio::time::sleep_until(at).await;
+            let bytes: Vec<u8> = bytes;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        let at = tokio::time::Instant::now() + way;
+        if sender.send((at, buffer[..read].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Three near clients take the lock for a millisecond each, again and again. One that is 40 ms
+/// away was overtaken each time while its request travelled.
+#[tokio::test]
+async fn a_far_client_gets_its_turn_among_near_ones() {
+    let servers = RedisServer::start_many(1);
+    let port = distance(&servers[0], Duration::from_millis(40)).await;
+    let far = Client::builder()
+        .node(format!("redis://127.0.0.1:{port}"))
+        .connect_timeout(Duration::from_secs(10))
+        .assume_fresh();
+    let far = far.connect().await.expect("the node works");
+    for _ in 0..3 {
+        let near = client(&servers).await;
+        tokio::spawn(async move {
+            loop {
+                let mutex = near.mutex("a").with_options(patient);
+                let lease = mutex.lock().await.expect("a lease");
+                pause(1).await;
+                lease.release().await;
+            }
+        });
+    }
+    pause(500).await;
+    let mutex = far.mutex("a").with_options(patient);
+    for turn in 0..5 {
+        let lease = mutex.lock_timeout(LONG).await;
+        let lease = lease.unwrap_or_else(|error| panic!("turn {turn}: {error}"));
+        lease.release().await;
+    }
 }

@@ -3,18 +3,21 @@
 
 mod child;
 mod errors;
+mod failover;
 mod hostile;
 mod line;
 mod native;
 mod others;
 mod outages;
 mod restarts;
+mod runtimes;
+mod sets;
 mod wire;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::{Builder, Client, Options};
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{FrozenClock, RedisServer};
 
 /// Long enough for any machine, and still a limit.
 const LONG: Duration = Duration::from_secs(60);
@@ -24,6 +27,15 @@ fn builder(servers: &[RedisServer]) -> Builder {
         .nodes(servers.iter().map(RedisServer::url))
         .connect_timeout(Duration::from_secs(10))
         .assume_fresh()
+}
+
+/// A new server whose clock stands still, and a later time for that clock. The tokens of a new server
+/// are ahead of its clock at first, and no longer at that time.
+fn frozen() -> (RedisServer, FrozenClock, u64) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_us = now.expect("after 1970").as_micros() as u64;
+    let (server, clock) = RedisServer::start_frozen(now_us);
+    (server, clock, now_us + 15_000_000)
 }
 
 async fn client(servers: &[RedisServer]) -> Client {

@@ -253,3 +253,38 @@ async fn a_black_holed_node_delays_nobody() {
         "one after the other: {took:?}"
     );
 }
+
+/// A node that accepts connections and says nothing does not delay a client of two others.
+#[tokio::test]
+async fn connecting_returns_at_a_majority() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("an address").port();
+    let servers = RedisServer::start_many(2);
+    let connecting = builder(&servers)
+        .node(format!("redis://127.0.0.1:{port}"))
+        .connect_timeout(Duration::from_secs(3600))
+        .connect();
+    let client = tokio::time::timeout(LONG, connecting).await;
+    let client = client.expect("no wait for the third").expect("a majority");
+    let lease = client.mutex("a").with_options(patient).lock().await;
+    lease.expect("a lease").release().await;
+}
+
+/// A lock that is broken while one of three nodes is silent: the holder finds out at its next
+/// renewal, from the two that answer.
+#[tokio::test]
+async fn a_break_with_a_silent_node_is_noticed_at_the_next_renewal() {
+    let mut servers = RedisServer::start_many(3);
+    let client = client(&servers).await;
+    let options = |o: Options| o.ttl(LONG).node_timeout(Duration::from_secs(10));
+    let mutex = client.mutex("a").with_options(options);
+    let lease = mutex.lock().await.expect("a lease");
+    servers[1].stop();
+    let seen = client.inspect("a").await.expect("two nodes answer");
+    let owner = seen.lock().expect("held").owner_id();
+    assert!(client.break_lock("a", &owner).await.expect("a majority"));
+    let noticed = tokio::time::timeout(LONG.mul_f64(0.8), lease.lost()).await;
+    assert!(noticed.is_ok(), "only at the deadline");
+    assert_eq!(lease.loss(), Some(leasehold::Loss::Broken));
+    servers[1].resume();
+}

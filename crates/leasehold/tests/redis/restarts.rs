@@ -10,10 +10,10 @@ use leasehold_testkit::RedisServer;
 
 use super::{LONG, client, copies, patient, pause, until};
 
-const GUARD: Duration = Duration::from_secs(4);
+pub(super) const GUARD: Duration = Duration::from_secs(4);
 
 /// Servers that have been up for longer than the guard, and a client that minds it.
-async fn guarded(count: usize) -> (Vec<RedisServer>, Client) {
+pub(super) async fn guarded(count: usize) -> (Vec<RedisServer>, Client) {
     let servers = RedisServer::start_many(count);
     let client = Client::builder()
         .nodes(servers.iter().map(RedisServer::url))
@@ -30,7 +30,7 @@ async fn guarded(count: usize) -> (Vec<RedisServer>, Client) {
     (servers, client)
 }
 
-fn short(options: Options) -> Options {
+pub(super) fn short(options: Options) -> Options {
     options
         .ttl(Duration::from_secs(3))
         .node_timeout(Duration::from_secs(2))
@@ -133,7 +133,7 @@ async fn flushall_loses_locks_and_no_tokens() {
 }
 
 /// A clock that is an hour slow.
-struct Slow;
+pub(super) struct Slow;
 
 impl TimeSource for Slow {
     fn now(&self) -> Moment {

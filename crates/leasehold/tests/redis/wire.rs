@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::{Client, Holder, Released};
 use leasehold_testkit::RedisServer;
 
-use super::{client, copies, patient, until};
+use super::{client, copies, frozen, patient, until};
 
 fn pttl(server: &RedisServer, key: &[u8]) -> i64 {
     let reply = server.command(&[b"PTTL", key]);
@@ -142,11 +142,11 @@ async fn an_even_number_of_nodes_makes_progress() {
 /// Claims that leave together share a script: fewer script calls than claims.
 #[tokio::test]
 async fn claims_of_many_tasks_share_a_script() {
-    let servers = RedisServer::start_many(1);
+    let (server, clock, later_us) = frozen();
+    let servers = [server];
     let client = client(&servers).await;
-    // The server is so new that tokens are as far ahead of its clock as they may be; those that
-    // are further ahead, by 16 µs each, fare on their own, since it has to look at the clock.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    // While a server is so new that tokens are ahead of its clock, each claim is sent by itself.
+    clock.set(later_us);
     let round = async |taken: &[&str]| {
         let tasks: Vec<_> = (0..100)
             .map(|i| {

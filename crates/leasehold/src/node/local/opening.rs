@@ -16,7 +16,7 @@ use crate::node::NodeError;
 
 /// Says that a file is one of ours: "lhld".
 const APPLICATION_ID: i32 = 0x6c68_6c64;
-const SCHEMA_VERSION: i32 = 2;
+const SCHEMA_VERSION: i32 = 3;
 const PAGE: i32 = 1024;
 const SCHEMA: &str = include_str!("schema.sql");
 

@@ -17,6 +17,10 @@ use crate::node::rules::{View, Write};
 pub(super) struct Row {
     pub(super) lock: Option<Lock>,
     pub(super) fence: Option<u64>,
+    /// The token granted last, and when by the machine's clock; as it stands in the file.
+    pub(super) granted: Option<(u64, u64)>,
+    /// The token that this vote grants, if any.
+    grants: Option<u64>,
     /// Somebody may stand in line.
     pub(super) line: bool,
     /// The lock is not as it stands in the file.
@@ -71,7 +75,8 @@ impl Row {
     /// none.
     pub(super) fn read(connection: &Connection, name: &Name, now: &Now) -> Result<Self, Failure> {
         let mut statement = connection.prepare_cached(
-            "SELECT owner, holders, clock, expires_boot_ns, expires_unix_us, fence, line
+            "SELECT owner, holders, clock, expires_boot_ns, expires_unix_us, fence, line,
+                    granted_token, granted_unix_us
              FROM names WHERE name = ?",
         )?;
         let row = statement.query_row([name.as_bytes()], |row| {
@@ -89,6 +94,11 @@ impl Row {
                 lock: lock.filter(Lock::lives),
                 fence: row.get::<_, Option<i64>>(5)?.map(from_sql),
                 line: row.get(6)?,
+                granted: match (row.get(7)?, row.get(8)?) {
+                    (Some(token), Some(at_us)) => Some((from_sql(token), from_sql(at_us))),
+                    _ => None,
+                },
+                grants: None,
                 changed: false,
                 fence_ttl: None,
             })
@@ -111,10 +121,11 @@ impl Row {
     pub(super) fn apply(&mut self, write: Write, claim: &Claim) {
         let (lock, ttl, fence) = match write {
             Write::Nothing => return,
-            Write::Lock { fence } => {
+            Write::Lock { fence, remaining } => {
                 let holders = process::describe(&claim.holders());
-                let lock = Lock::new(claim.owner(), holders, claim.ttl());
-                (Some(lock), claim.ttl(), fence)
+                let lock = Lock::new(claim.owner(), holders, remaining);
+                self.grants = claim.is_fenced().then(|| claim.token());
+                (Some(lock), remaining, fence)
             }
             Write::Unlock { fence } => (None, Duration::ZERO, fence),
             Write::Keep {
@@ -146,6 +157,7 @@ impl Row {
         let known = lock.and_then(|lock| lock.holders);
         self.reserve(owner, holders.or(known), time);
         self.fence = Some(token);
+        self.grants = Some(token);
         self.fence_ttl = Some(CONSTANTS.fence_ttl(time));
     }
 
@@ -166,15 +178,22 @@ impl Row {
         if self.changed {
             let lock = self.lock.as_ref();
             let remaining = lock.and_then(|lock| lock.remaining);
+            let granted = match (self.grants, self.granted) {
+                (Some(token), Some(known)) if known.0 == token => Some(known),
+                (Some(token), _) => Some((token, now.wall_us)),
+                (None, known) => known,
+            };
             connection
                 .prepare_cached(
                     "INSERT INTO names (name, owner, holders, clock, expires_boot_ns,
-                                        expires_unix_us, fence, fence_until_us, line)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(?8, ?10), ?9)
+                                        expires_unix_us, fence, fence_until_us, line,
+                                        granted_token, granted_unix_us)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(?8, ?10), ?9, ?11, ?12)
                      ON CONFLICT (name) DO UPDATE SET
                          owner = ?2, holders = ?3, clock = ?4, expires_boot_ns = ?5,
                          expires_unix_us = ?6, fence = ?7,
-                         fence_until_us = coalesce(?8, fence_until_us), line = ?9",
+                         fence_until_us = coalesce(?8, fence_until_us), line = ?9,
+                         granted_token = ?11, granted_unix_us = ?12",
                 )?
                 .execute(params![
                     name.as_bytes(),
@@ -187,6 +206,8 @@ impl Row {
                     fence_until,
                     self.line,
                     to_sql(now.unix_us),
+                    granted.map(|(token, _)| to_sql(token)),
+                    granted.map(|(_, at_us)| to_sql(at_us)),
                 ])?;
         } else if self.line != had_line {
             connection

@@ -10,6 +10,8 @@ CREATE TABLE names (
     expires_unix_us INTEGER,  -- the same for readers elsewhere; NULL: never
     fence           INTEGER,  -- the highest token granted
     fence_until_us  INTEGER,  -- until when the fence must be kept
+    granted_token   INTEGER,  -- the token granted last
+    granted_unix_us INTEGER,  -- and when it was first granted
     line            INTEGER NOT NULL DEFAULT 0  -- 0: certainly nobody waits
 );
 

@@ -135,6 +135,7 @@ impl Store {
             seen.push(
                 Sighting::new(name, lock.owner, lock.remaining)
                     .with_fence(row.fence)
+                    .with_granted(row.granted)
                     .with_waiters(waiting),
             );
         }

@@ -4,7 +4,8 @@
 --
 -- KEYS[1] lock   KEYS[2] fence
 -- ARGV[1] owner value   ARGV[2] token   ARGV[3] ttl in ms
--- ARGV[4] present if the connection does not know that the token is within the cap
+-- ARGV[4] present if the connection does not know that the token is within the cap, or that the
+--         floor is not ahead of the clock
 --
 -- Every reply carries the token, so that it can be matched to its request:
 --   token                                            granted
@@ -61,6 +62,7 @@ local line, owner, token = has_line(known), redis.call('GET', KEYS[1]), tonumber
 if line and owner == ARGV[1] and not ARGV[4] and effective(known, 0) < token then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
   redis.call('SET', KEYS[2], ARGV[2] .. '+', 'PX', keep_ms)
+  note_grant(KEYS[2], ARGV[2], clock())
   leave(KEYS[2], ARGV[1])
   return ARGV[2]
 end
@@ -69,11 +71,12 @@ if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
 if line then owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1]) end
 fence = effective(known, now)
--- Again, or handed over. Not by the floor, which may be the token of one for whom the lock was
--- only reserved.
-if owner == ARGV[1] and fence == token and is_fence(known, ARGV[2]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  redis.call('PEXPIRE', KEYS[2], keep_ms)
+-- Again, or handed over. Nothing up to the floor counts: see `View::is_granted_to`.
+if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARGV[2]) then
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[3])
+    redis.call('PEXPIRE', KEYS[2], keep_ms)
+  end
   return {'GRANTED', ARGV[2], now}
 end
 if owner and (owner ~= ARGV[1] or fence > token) then
@@ -83,5 +86,7 @@ if token > now + S then return {'AHEAD', ARGV[2], fence, now} end
 if fence >= token then return {'STALE', ARGV[2], fence, now} end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 redis.call('SET', KEYS[2], ARGV[2] .. (line and '+' or ''), 'PX', keep_ms)
+-- Otherwise the token is the time of the request.
+if line or token > now then note_grant(KEYS[2], ARGV[2], now) end
 if line then leave(KEYS[2], ARGV[1]) end
 return {'GRANTED', ARGV[2], now}

@@ -30,6 +30,8 @@ pub(super) struct Job {
     in_doubt: bool,
     /// It is a plain compare-and-delete; see [`settle`].
     pub(super) settles: bool,
+    /// The lock was set by a plain command although others may wait for it in line.
+    pub(super) overtook: bool,
     /// A release that has been done, and only has to serve those who stand in line.
     pub(super) released: bool,
 }
@@ -37,7 +39,7 @@ pub(super) struct Job {
 /// Calls that share one request, and so one reply.
 pub(super) enum Unit {
     One(Job),
-    /// A lock without a token: a single command.
+    /// A lock without a token: a look at whether anybody stands in line, and a single command.
     Plain(Job),
     /// A release by the server's own command, and a look at whether anybody stands in line.
     Native(Job, Native),
@@ -57,8 +59,9 @@ pub(super) struct Aftermath {
     pub(super) now_us: Option<u64>,
     /// The server has refused its own compare-and-delete.
     pub(super) native_refused: bool,
-    /// A reply made no sense.
-    pub(super) garbage: Option<NodeError>,
+    /// Why the connection cannot be used any more: a reply made no sense, or the server says that
+    /// it cannot serve requests at the moment.
+    pub(super) cut: Option<NodeError>,
 }
 
 impl Job {
@@ -72,6 +75,7 @@ impl Job {
             alone: false,
             in_doubt: false,
             settles: false,
+            overtook: false,
             released: false,
         }
     }
@@ -95,7 +99,12 @@ impl Job {
         Ok(self)
     }
 
-    /// Answers a job that waited for a connection in vain.
+    /// Whether it was sent over a connection that broke: it may have taken effect.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    /// Answers a job that waited for a connection in vain, or that the server refused.
     pub(super) fn give_up(self, why: NodeError) {
         let error = match why {
             NodeError::Unreachable { why } if self.in_doubt => NodeError::Disconnected { why },
@@ -218,24 +227,17 @@ impl Unit {
     /// How many requests it is.
     pub(super) fn requests(&self) -> usize {
         match self {
-            Self::Native(..) => 2,
+            Self::Native(..) | Self::Plain(_) => 2,
             _ => 1,
         }
     }
 
-    /// Answers the calls by the reply; of a [native](Self::Native) one, by that and the next.
+    /// Answers the calls by the reply, or by that and the next where there are
+    /// [two requests](Self::requests).
     pub(super) fn answer(self, value: Value, next: Option<Value>, after: &mut Aftermath) {
         match self {
             Self::One(job) => after.one(job, value),
-            Self::Plain(job) => match value {
-                Value::Okay => job.answer(Ok(Vote::Granted)),
-                // Another has it, whom the script names; or it finds the same error.
-                Value::Nil | Value::ServerError(_) => after.alone(job),
-                _ => {
-                    let why = "to SET".into();
-                    after.nonsense(job, NodeError::Protocol { why });
-                }
-            },
+            Self::Plain(job) => after.plain(job, &value, next.as_ref()),
             Self::Native(job, _) => after.native(job, &value, next.as_ref()),
             Self::AcquireMany(jobs) | Self::ExtendMany(jobs) => {
                 after.many(jobs, &value, |granted| granted.then_some(Vote::Granted));
@@ -248,6 +250,24 @@ impl Unit {
 }
 
 impl Aftermath {
+    fn plain(&mut self, mut job: Job, line: &Value, set: Option<&Value>) {
+        match (line, set) {
+            (Value::Int(0), Some(Value::Okay)) => job.answer(Ok(Vote::Granted)),
+            // Somebody waits for it, or that is not known: the script serves the line first.
+            (_, Some(Value::Okay)) => {
+                job.overtook = true;
+                job.in_doubt = true;
+                self.alone(job);
+            }
+            // Another has it, whom the script names; or it finds the same error.
+            (_, Some(Value::Nil | Value::ServerError(_))) => self.alone(job),
+            _ => {
+                let why = "to SET".into();
+                self.nonsense(job, NodeError::Protocol { why });
+            }
+        }
+    }
+
     fn native(&mut self, mut job: Job, deleted: &Value, line: Option<&Value>) {
         match (deleted, line) {
             (Value::Int(held @ 0..=1), Some(Value::Int(0))) => {
@@ -273,7 +293,13 @@ impl Aftermath {
 
     fn one(&mut self, mut job: Job, value: Value) {
         match reply::read(value, &job.call, job.settles) {
-            Reply::Answer(answer) => job.answer(answer),
+            Reply::Answer(Ok(vote)) => job.answer(Ok(vote)),
+            Reply::Answer(Err(error)) => {
+                if error.is_passing() {
+                    self.cut = Some(error.clone());
+                }
+                job.give_up(error);
+            }
             Reply::GrantedAt(now_us) => {
                 self.now_us = self.now_us.max(Some(now_us));
                 job.answer(Ok(Vote::Granted));
@@ -340,7 +366,7 @@ impl Aftermath {
 
     fn nonsense(&mut self, job: Job, error: NodeError) {
         job.call.answer(Err(error.clone()));
-        self.garbage = Some(error);
+        self.cut = Some(error);
     }
 }
 
@@ -544,7 +570,7 @@ mod tests {
         assert!(after.native_refused);
         assert!(!after.redo.pop().expect("the script").released);
         let (after, answers) = answer(Value::Int(7), Value::Int(0));
-        assert!(after.garbage.is_some());
+        assert!(after.cut.is_some());
         assert!(answers.recv().unwrap().is_err());
     }
 
@@ -594,7 +620,7 @@ mod tests {
             for reply in nonsense {
                 let (first, second, after) = ask(reply);
                 assert!(first.unwrap().is_err() && second.unwrap().is_err());
-                assert!(after.garbage.is_some());
+                assert!(after.cut.is_some());
             }
         }
     }

@@ -2,6 +2,7 @@
 //! push messages, so that one who waits can be told from the moment it asks.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -24,7 +25,18 @@ pub(super) struct Bells {
     /// The name of the channel.
     id: String,
     subscribed: AtomicBool,
-    waiting: Mutex<HashMap<Waiter, Bell>>,
+    /// The key of the keyed hash that makes the proofs of grants.
+    proofs: RandomState,
+    waiting: Mutex<HashMap<Waiter, Waiting>>,
+}
+
+/// A claim that waits.
+#[derive(Clone)]
+struct Waiting {
+    bell: Bell,
+    /// What a message must carry to count as a grant. It is stored beside the channel in the key
+    /// `leasehold:bell:{name}` and nowhere else: whoever can only read the line cannot forge it.
+    proof: [u8; 16],
 }
 
 /// The server tells those who wait, until this is dropped with its connection.
@@ -35,16 +47,26 @@ impl Bells {
         Self {
             id: format!("{:016x}", fastrand::u64(..)),
             subscribed: AtomicBool::new(false),
+            proofs: RandomState::new(),
             waiting: Mutex::default(),
         }
     }
 
-    /// How those who wait are told: the end of the channel's name; empty while there is none.
-    pub(super) fn id(&self) -> &str {
+    /// Where a waiter is notified: the end of the channel's name, and the proof of a grant. Empty
+    /// while there is no channel.
+    pub(super) fn address(&self, claim: &Claim) -> Vec<u8> {
         match self.subscribed.load(Ordering::Acquire) {
-            true => &self.id,
-            false => "",
+            true => [self.id.as_bytes(), &self.proof(claim)].concat(),
+            false => Vec::new(),
         }
+    }
+
+    /// A different one for every claim, and unknown to everybody who does not know the key.
+    fn proof(&self, claim: &Claim) -> [u8; 16] {
+        let digits = format!("{:016x}", self.proofs.hash_one(claim.owner()));
+        let mut proof = [0; 16];
+        proof.copy_from_slice(digits.as_bytes());
+        proof
     }
 
     /// The channel to subscribe to.
@@ -55,14 +77,15 @@ impl Bells {
     pub(super) fn watch(self: &Arc<Self>, claim: &Claim, bell: &Bell) -> Watch {
         let told = claim.owner().get(..TOLD).unwrap_or(claim.owner());
         let key = (claim.name().clone(), Box::from(told));
-        self.waiting().insert(key.clone(), bell.clone());
+        let (bell, proof) = (bell.clone(), self.proof(claim));
+        self.waiting().insert(key.clone(), Waiting { bell, proof });
         Watch::new(Unwatch {
             bells: Arc::downgrade(self),
             key,
         })
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<Waiter, Bell>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Waiter, Waiting>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +96,8 @@ impl Bells {
         }
     }
 
-    /// Rings for a message: the news, the beginning of the owner value, a space, the name.
+    /// Rings for a message: the news, the beginning of the owner value, the proof if it is a grant,
+    /// a space, the name.
     fn hear(&self, message: &[u8]) {
         let Some((news, rest)) = message.split_first() else {
             return;
@@ -90,8 +114,11 @@ impl Bells {
         let Ok(name) = Name::new(&rest[space + 1..]) else {
             return;
         };
-        let bell = self.waiting().get(&(name, rest[..space].into())).cloned();
-        if let Some(bell) = bell {
+        let (told, proof) = rest[..space].split_at(space.min(TOLD));
+        let waiting = self.waiting().get(&(name, told.into())).cloned();
+        if let Some(Waiting { bell, .. }) =
+            waiting.filter(|waiting| news != News::Granted || waiting.proof == proof)
+        {
             bell.ring(news);
         }
     }
@@ -100,8 +127,8 @@ impl Bells {
     /// makes that known to the server and learns what it was not told meanwhile.
     fn set_subscribed(&self, subscribed: bool) {
         self.subscribed.store(subscribed, Ordering::Release);
-        let bells: Vec<_> = self.waiting().values().cloned().collect();
-        for bell in bells {
+        let waiting: Vec<_> = self.waiting().values().cloned().collect();
+        for Waiting { bell, .. } in waiting {
             bell.ring(News::AskAgain);
         }
     }
@@ -151,8 +178,15 @@ mod tests {
             [1, 2].map(|_| Claim::new(name.clone(), new_owner(16, ""), 16, Duration::from_secs(1)));
         let ears = [1, 2].map(|_| Arc::new(Ears::default()));
         let _watches = [0, 1].map(|i: usize| bells.watch(&claims[i], &ears[i].bell(0)));
-        let told = |i: usize| [b"G", &claims[i].owner()[..TOLD], b" a b"].concat();
-        bells.hear(&told(1));
+        let told =
+            |i: usize, proof: &[u8]| [b"G", &claims[i].owner()[..TOLD], proof, b" a b"].concat();
+        // Nor is one heard that does not carry the proof of this claim.
+        let others = bells.proof(&claims[0]);
+        for proof in [&b""[..], b"0", b"0123456789abcdef", &others] {
+            bells.hear(&told(1, proof));
+        }
+        assert!(!ears[1].is_granted_by(0));
+        bells.hear(&told(1, &bells.proof(&claims[1])));
         assert!(!ears[0].is_granted_by(0) && ears[1].is_granted_by(0));
         for nonsense in [
             &b""[..],

@@ -1,4 +1,5 @@
--- EXTEND: keeps the lock for another TTL; a node that lacks it joins the lease.
+-- EXTEND: keeps the lock for another TTL, and never shortens what is left of it; a node that lacks
+-- the lock joins the lease.
 -- Restates `rules::extend`. The constants in capitals stand before this text; see
 -- scripts.rs.
 --
@@ -15,8 +16,10 @@ local keep_ms = #ARGV[3] < 8 and FENCE_MS or string.format('%.0f', FENCE_MS + AR
 
 -- The common case: the lock is still there, and so is its fence.
 if owner == ARGV[1] and (known == ARGV[2] or known == ARGV[2] .. '+') and FLOOR < token then
-  redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  redis.call('PEXPIRE', KEYS[2], keep_ms)
+  if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[3])
+    redis.call('PEXPIRE', KEYS[2], keep_ms)
+  end
   return token
 end
 
@@ -33,7 +36,9 @@ if owner and owner ~= ARGV[1] then
 end
 if not owner and fence > token then return {'LOST', ARGV[2], fence} end
 if not owner and token > now + S then return {'AHEAD', ARGV[2], fence, now} end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+if not owner or is_reserved(owner, fence) or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+end
 fence = digits(math.max(fence, token)) .. (line and '+' or '')
 redis.call('SET', KEYS[2], fence, 'PX', keep_ms)
 if line then leave(KEYS[2], ARGV[1]) end

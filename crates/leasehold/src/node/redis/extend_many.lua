@@ -7,13 +7,16 @@
 -- Replies as acquire_many.lua.
 local n, call, sub, keys, owners = #ARGV - 1, redis.call, string.sub, KEYS, ARGV
 local known, ttl = call('MGET', unpack(keys)), ARGV[n + 1]
+local ttl_ms = tonumber(ttl)
 local all, replies = true, {owners[1]}
 for i = 1, n do
   local fence, owner = known[n + i], owners[i]
   local token = sub(owner, 42, 57)
   if known[i] == owner and FLOOR16 < token and (fence == token or fence == token .. '+') then
-    call('PEXPIRE', keys[i], ttl)
-    call('PEXPIRE', keys[n + i], FENCE_MS)
+    if call('PTTL', keys[i]) < ttl_ms then
+      call('PEXPIRE', keys[i], ttl)
+      call('PEXPIRE', keys[n + i], FENCE_MS)
+    end
     replies[i + 1] = 1
   else
     all, replies[i + 1] = false, 0

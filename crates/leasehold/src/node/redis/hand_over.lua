@@ -19,7 +19,8 @@ local function hand_over(lock_key, fence_key, known)
   local time = call('TIME')
   local s, us = time[1], time[2]
   if since ~= '0' and since + SETTLED > s * 1000000 + us then return false end
-  local dead = (s - DEAD_S) .. sub('000000', #us + 1) .. us
+  us = sub('000000', #us + 1) .. us
+  local dead = (s - DEAD_S) .. us
   if call('ZRANGEBYSCORE', seen, '-inf', '(' .. dead, 'LIMIT', '0', '1')[1] then return false end
 
   -- First what a server that is full does not refuse: after that it refuses nothing.
@@ -27,19 +28,22 @@ local function hand_over(lock_key, fence_key, known)
   call('ZREM', seen, first)
   call('HDEL', bells, first)
   call('SET', lock_key, first, 'PX', HANDED_OVER_MS)
-  -- Told when it is so, and not before, as in `serve`.
-  if bell ~= '' then
-    local message = 'G' .. sub(first, 1, 16) .. ' ' .. lock_key
-    if redis.pcall('PUBLISH', 'leasehold:bell:' .. bell, message) == 0 then
-      call('DEL', lock_key)
-      return false
-    end
-  end
   -- As in acquire.lua.
   if sub(known, 1, 7) == sub(ticket, 1, 7) then
     call('SETRANGE', fence_key, '0', ticket)
   else
     call('SET', fence_key, ticket .. '+', 'PX', FENCE_MS)
+  end
+  call('SET', 'leasehold:since' .. name, ticket .. ':' .. s .. us, 'PX', FENCE_MS)
+  -- Last: 'G' is a vote, and by now the lock and the fence say the same.
+  if bell ~= '' then
+    local message = 'G' .. sub(first, 1, 16) .. sub(bell, 17) .. ' ' .. lock_key
+    if redis.pcall('PUBLISH', 'leasehold:bell:' .. sub(bell, 1, 16), message) == 0 then
+      -- No subscriber: the waiter is gone, and no client has seen this grant.
+      call('DEL', lock_key)
+      call('SET', fence_key, known, 'PX', FENCE_MS)
+      return false
+    end
   end
   return true
 end

@@ -1,39 +1,34 @@
--- The handshake of a connection: learns this server's epoch, and begins a new one if the
--- server has lost its memory (the record is missing, or an earlier run wrote it).
+-- The handshake of a connection: learns this server's epoch, and begins a new one if the server
+-- has lost its memory (the record is missing, or was written under another identity).
 --
 -- KEYS[1] epoch
 -- ARGV[1] the constants that all clients must agree on, as text without ':'
+-- ARGV[2] the identity of this server's memory, as text without ':'; see identity.rs
+-- ARGV[3] ':fresh' if this run of the server had nothing to forget when it began, else ''
 --
--- The record is 'run_id:constants:T', T being the server's clock in µs when the epoch
--- began. If the clock has gone back since an earlier run's epoch began, that T is kept: its
--- floor still protects the names that have had no lease since. Replies:
---   {'EPOCH', record, run_id, uptime in s, now, command}
---        command: the server's own compare-and-delete, DELIFEQ (Valkey) or DELEX; or empty
+-- The record is 'identity:constants:T' or 'identity:constants:T:fresh', T being the server's clock in µs when the epoch began. If
+-- the clock has gone back since an earlier epoch began, that T is kept: its floor still protects
+-- the names that have had no lease since. Replies:
+--   {'EPOCH', record, now}
 --   {'DIFFERS', constants}     other clients use other constants
-local info = redis.call('INFO', 'server')
-local run_id = string.match(info, 'run_id:(%w+)')
--- Not a number if the clock was set back: then it has been up for no time at all.
-local uptime = string.match(info, 'uptime_in_seconds:(%d+)') or '0'
-local function version(of)
-  local major, minor = string.match(info, of .. '_version:(%d+)%.(%d+)')
-  return major and major * 100 + minor
-end
-local command = ''
-local valkey, redis_version = version('valkey'), version('redis')
-if valkey then
-  if valkey >= 900 then command = 'DELIFEQ' end
-elseif redis_version and redis_version >= 804 then
-  command = 'DELEX'
-end
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000000 + time[2])
 local began, record = now, redis.call('GET', KEYS[1])
 if record then
-  local run, constants, earlier = string.match(record, '^(%w+):([^:]*):(%d+)$')
-  if run == run_id and constants ~= ARGV[1] then return {'DIFFERS', constants} end
-  if run == run_id then return {'EPOCH', record, run_id, uptime, now, command} end
-  if run and tonumber(earlier) > tonumber(now) then began = earlier end
+  local known, constants, earlier, fresh =
+    string.match(record, '^([%w.]+):([^:]*):(%d+)(:?%l*)$')
+  -- The same, or without the promotion that the server no longer mentions: restates
+  -- `Identity::continues`.
+  if known and string.sub(known .. '.', 1, #ARGV[2] + 1) == ARGV[2] .. '.' then
+    if constants ~= ARGV[1] then return {'DIFFERS', constants} end
+    if ARGV[3] ~= '' and fresh == '' then
+      record = record .. ARGV[3]
+      redis.call('SET', KEYS[1], record)
+    end
+    return {'EPOCH', record, now}
+  end
+  if known and tonumber(earlier) > tonumber(now) then began = earlier end
 end
-record = run_id .. ':' .. ARGV[1] .. ':' .. began
+record = ARGV[2] .. ':' .. ARGV[1] .. ':' .. began .. ARGV[3]
 redis.call('SET', KEYS[1], record)
-return {'EPOCH', record, run_id, uptime, now, command}
+return {'EPOCH', record, now}

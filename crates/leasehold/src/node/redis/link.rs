@@ -50,6 +50,16 @@ impl Link {
     }
 
     pub(super) async fn run(mut self) {
+        // A client that only looks at locks connects by itself and writes nothing: the first
+        // handshake records constants and an epoch.
+        tokio::select! {
+            biased;
+            () = self.status.needed.notified() => {}
+            call = self.inbox.recv() => match call {
+                None => return,
+                Some(call) => self.waiting.push_back(Job::new(call, self.clock.now())),
+            },
+        }
         loop {
             let Some(connected) = self.connect().await else {
                 return;

@@ -2,12 +2,15 @@
 
 mod batch;
 mod bells;
+mod identity;
+mod init;
 mod link;
 mod reply;
 mod roster;
 mod scripts;
 mod serving;
 mod session;
+mod set;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -17,13 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::{Bell, Call, Claim, Node, NodeError, Survey, Watch};
 use crate::name::Name;
 use crate::node::NodeSettings;
 use bells::Bells;
 
+pub use init::{Change, Initialized};
+pub(crate) use init::{Existing, init};
 pub(crate) use roster::Roster;
 
 /// A server, and how to get there.
@@ -51,7 +56,7 @@ impl Target {
         }
         let info = url
             .into_connection_info()
-            .map_err(|error| format!("{}; {FORMS}", error.category()))?;
+            .map_err(|_| format!("its host, port or database cannot be read; {FORMS}"))?;
         let label = label(&info);
         let redis = info
             .redis_settings()
@@ -69,6 +74,10 @@ impl Target {
             pushing: open(ProtocolVersion::RESP3)?,
             label,
         })
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        &self.label
     }
 }
 
@@ -131,6 +140,8 @@ pub(super) struct Status {
     /// It cannot, and there is no reason to hope: calls need not wait to hear so.
     away: AtomicBool,
     floor: AtomicU64,
+    /// The node is to connect, although there is no call yet.
+    needed: Notify,
 }
 
 impl Status {
@@ -152,8 +163,10 @@ impl Status {
     /// not sent may be said to be `Unreachable`.
     fn excuse(&self) -> NodeError {
         match self.get() {
-            Some(Err(error)) if error.is_permanent() => error,
-            Some(Err(error @ (NodeError::Unreachable { .. } | NodeError::Loading))) => error,
+            Some(Err(error)) if error.is_permanent() || error.is_passing() => error,
+            Some(Err(error @ (NodeError::Unreachable { .. } | NodeError::Protocol { .. }))) => {
+                error
+            }
             Some(Err(NodeError::Disconnected { why })) => NodeError::Unreachable { why },
             Some(Err(error)) => NodeError::Unreachable {
                 why: error.to_string(),
@@ -174,14 +187,22 @@ impl Status {
 }
 
 impl RedisNode {
-    /// Starts to connect, in a task that lives as long as this node.
-    pub(crate) fn start(target: Target, settings: &NodeSettings, roster: Arc<Roster>) -> Self {
+    /// Starts a task that lives as long as this node. It connects when it is first needed.
+    ///
+    /// `place` is the node's place in the roster.
+    pub(crate) fn start(
+        target: Target,
+        settings: &NodeSettings,
+        roster: Arc<Roster>,
+        place: usize,
+    ) -> Self {
         let (calls, inbox) = mpsc::unbounded_channel();
         let status = Arc::new(Status::default());
         let (label, client) = (target.label.clone(), target.client.clone());
         let timeout = settings.connect_timeout;
         let bells = Arc::new(Bells::new());
-        let connector = session::Connector::new(target, settings, roster, Arc::clone(&bells));
+        let connector =
+            session::Connector::new(target, settings, (place, roster), Arc::clone(&bells));
         let link = link::Link::new(
             connector,
             settings.clock.clone(),
@@ -212,6 +233,10 @@ impl Node for RedisNode {
         }
         // If the link is gone with its runtime, the call is dropped: unanswered.
         let _ = self.calls.send(call);
+    }
+
+    fn connect(&self) {
+        self.status.needed.notify_one();
     }
 
     fn status(&self) -> Option<Result<(), NodeError>> {

@@ -4,7 +4,8 @@
 --
 -- KEYS as in acquire.lua.
 -- ARGV[1] owner value   ARGV[2] '0'   ARGV[3] ttl in ms
--- ARGV[4] nothing: ACQUIRE; 'X': EXTEND; else RELEASE, and the value that is kept
+-- ARGV[4] nothing: ACQUIRE; 'L': ACQUIRE of a lock that a plain SET has taken although there may be
+--         a line; 'X': EXTEND; else RELEASE, and the value that is kept
 --
 -- Replies:
 --   {'GRANTED', '0', now}                            it is the claim's
@@ -15,20 +16,27 @@
 --   -WRONGTYPE                                       the key holds no lock
 -- PRELUDE
 local owner, known = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
-if ARGV[4] and ARGV[4] ~= 'X' then
+local acquires = not ARGV[4] or ARGV[4] == 'L'
+if not acquires and ARGV[4] ~= 'X' then
   if owner ~= ARGV[1] then return {'RELEASED', ARGV[2], 0} end
   redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
   return {'RELEASED', ARGV[2], 1}
 end
 local now = clock()
-if owner ~= ARGV[1] and not ARGV[4] and has_line(known) then
+if acquires and has_line(known) and (owner ~= ARGV[1] or ARGV[4]) then
   if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+  if owner == ARGV[1] then
+    redis.call('DEL', KEYS[1])
+    owner = false
+  end
   owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
 end
 if owner and owner ~= ARGV[1] then
   local fence = effective(known, now)
   return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner}
 end
-if not owner and ARGV[4] then return {'LOST', ARGV[2], effective(known, now)} end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+if not owner and not acquires then return {'LOST', ARGV[2], effective(known, now)} end
+if not owner or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+end
 return {'GRANTED', ARGV[2], now}

@@ -25,9 +25,14 @@ end
 
 -- The line of those who wait for a lock, beside its fence (whose key it is named after):
 --   line  by ticket: their owner values      seen  the same by when they asked last
---   bell  since when they stand there, ':', and where to tell them; nothing there if they
---         hear nothing and only ask
+--   bell  since when they stand there, ':', 16 digits of the channel over which to tell them, and 16
+--         that prove a grant; neither if they hear nothing and only ask
 local function of_line(kind, fence_key) return 'leasehold:' .. kind .. string.sub(fence_key, 16) end
+
+-- Records when a token was granted, for those who inspect the lock.
+local function note_grant(fence_key, token, now)
+  redis.call('SET', of_line('since', fence_key), token .. ':' .. digits(now), 'PX', FENCE_MS)
+end
 
 local function leave(fence_key, owner)
   redis.call('ZREM', of_line('line', fence_key), owner)
@@ -43,11 +48,12 @@ end
 
 -- Tells one who waits: 'G', the lock was granted to it; 'T', it is reserved for it; 'A', it is
 -- worth asking again. Returns false if nobody hears it. The name and the beginning of the owner
--- value tell the listener which claim is meant.
+-- value tell the listener which claim is meant. A grant also carries its proof.
 local function tell(lock_key, owner, bell, news)
   if not bell or bell == '' then return true end
-  local message = news .. string.sub(owner, 1, 16) .. ' ' .. lock_key
-  return redis.pcall('PUBLISH', 'leasehold:bell:' .. bell, message) ~= 0
+  local proof = news == 'G' and string.sub(bell, 17) or ''
+  local message = news .. string.sub(owner, 1, 16) .. proof .. ' ' .. lock_key
+  return redis.pcall('PUBLISH', 'leasehold:bell:' .. string.sub(bell, 1, 16), message) ~= 0
 end
 
 -- Hands a lock that nobody has over to the first in line, and tells it; not `asking`, who gets
@@ -83,21 +89,23 @@ local function serve(lock_key, fence_key, owner, known, now, asking)
       if not redis.call('SET', lock_key, first, 'PX', time, owner and 'XX' or 'NX') then
         return owner, known
       end
-      -- Told when it is so, and not before: 'G' is a vote, and the server may refuse to write.
+      -- The fence first, then the message: 'G' is a vote, and the server may refuse to write.
+      local raised = settled and digits(ticket) .. '+' or known
+      if settled then
+        redis.call('SET', fence_key, raised, 'PX', FENCE_MS)
+        note_grant(fence_key, digits(ticket), now)
+      end
       if first == asking or tell(lock_key, first, bell, settled and 'G' or 'T') then
         if owner then
           local _, displaced = look_up(fence_key, owner)
           tell(lock_key, owner, displaced, 'A')
         end
-        if settled then
-          known = digits(ticket) .. '+'
-          redis.call('SET', fence_key, known, 'PX', FENCE_MS)
-          leave(fence_key, first)
-        end
-        return first, known
+        if settled then leave(fence_key, first) end
+        return first, raised
       end
-      -- Nobody hears it: it is gone.
+      -- No subscriber: the waiter is gone, and no client has seen this grant.
       redis.call('DEL', lock_key)
+      if settled then redis.call('SET', fence_key, known, 'PX', FENCE_MS) end
       owner = nil
       leave(fence_key, first)
     end

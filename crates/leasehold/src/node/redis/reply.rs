@@ -108,17 +108,15 @@ fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
     Some(Reply::Answer(Ok(vote)))
 }
 
-/// What a handshake told.
+/// What a server answered to the handshake script.
 pub(super) struct Hello {
     pub(super) record: String,
-    pub(super) run_id: String,
-    pub(super) up: Duration,
     /// When the epoch began, by the server's clock.
     pub(super) began_us: u64,
     /// The server's clock.
     pub(super) now_us: u64,
-    /// The server's own compare-and-delete.
-    pub(super) native: Option<Native>,
+    /// It is on record that this run of the server had nothing to forget when it began.
+    pub(super) fresh: bool,
 }
 
 /// A command that deletes a key if it has a certain value.
@@ -134,13 +132,8 @@ pub(super) fn read_hello(value: &Value, ours: &str) -> Result<Hello, NodeError> 
     let why = match value {
         Value::ServerError(error) => return Err(server_error(error)),
         Value::Array(parts) => match parts.as_slice() {
-            [word, record, run_id, up, now, native] if bytes(word) == Some(b"EPOCH") => {
-                if let Some(mut hello) = read_epoch(record, run_id, up, now) {
-                    hello.native = match bytes(native) {
-                        Some(b"DELIFEQ") => Some(Native::DelIfEq),
-                        Some(b"DELEX") => Some(Native::DelEx),
-                        _ => None,
-                    };
+            [word, record, now] if bytes(word) == Some(b"EPOCH") => {
+                if let Some(hello) = read_epoch(record, now) {
                     return Ok(hello);
                 }
                 glimpse(parts)
@@ -159,24 +152,24 @@ pub(super) fn read_hello(value: &Value, ours: &str) -> Result<Hello, NodeError> 
     Err(NodeError::Protocol { why })
 }
 
-fn read_epoch(record: &Value, run_id: &Value, up: &Value, now: &Value) -> Option<Hello> {
+fn read_epoch(record: &Value, now: &Value) -> Option<Hello> {
     let record = std::str::from_utf8(bytes(record)?).ok()?;
     // It becomes part of a script: nothing in it may end a string there.
     let plain = |c: char| c.is_ascii_alphanumeric() || ":=._ ".contains(c);
     if !record.chars().all(plain) {
         return None;
     }
+    let plain = record.strip_suffix(":fresh");
+    let began = plain.unwrap_or(record).rsplit(':').next()?;
     Some(Hello {
-        began_us: parse_number(record.rsplit(':').next()?.as_bytes())?,
+        began_us: parse_number(began.as_bytes())?,
         record: record.to_owned(),
-        run_id: std::str::from_utf8(bytes(run_id)?).ok()?.to_owned(),
-        up: Duration::from_secs(number(up)?),
+        fresh: plain.is_some(),
         now_us: number(now)?,
-        native: None,
     })
 }
 
-fn bytes(value: &Value) -> Option<&[u8]> {
+pub(super) fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),
         Value::SimpleString(text) => Some(text.as_bytes()),
@@ -202,7 +195,7 @@ fn garbage(why: String) -> Reply {
 
 /// A look at a reply that makes no sense. Values of locks are secrets: only the shape is
 /// shown, and the first word if it is one of a protocol.
-fn glimpse(parts: &[Value]) -> String {
+pub(super) fn glimpse(parts: &[Value]) -> String {
     let word = parts.first().and_then(bytes).unwrap_or_default();
     match word {
         [] => format!("{} values", parts.len()),
@@ -213,15 +206,19 @@ fn glimpse(parts: &[Value]) -> String {
     }
 }
 
+/// How Redis before 7.2 reports that the user may not run a command of a script. It does not say
+/// which: see [`Scripts::name_refused`](super::scripts::Scripts::name_refused).
+pub(super) const UNNAMED_REFUSAL: &str = "The user executing the script can't run";
+
 /// Names an error reply. Servers before 7.0 wrap what a command in a script met in an
 /// `ERR Error running script … -CODE text`.
-fn server_error(error: &ServerError) -> NodeError {
+pub(super) fn server_error(error: &ServerError) -> NodeError {
     let details = error.details().unwrap_or_default();
     name_error(error.code(), details)
 }
 
 fn name_error(code: &str, details: &str) -> NodeError {
-    const CODES: [&str; 12] = [
+    const CODES: [&str; 16] = [
         "WRONGTYPE",
         "READONLY",
         "LOADING",
@@ -234,6 +231,10 @@ fn name_error(code: &str, details: &str) -> NodeError {
         "ASK",
         "CLUSTERDOWN",
         "CROSSSLOT",
+        "BUSY",
+        "MASTERDOWN",
+        "TRYAGAIN",
+        "NOREPLICAS",
     ];
     let wrapped = |code: &&&str| details.contains(&format!("-{code} "));
     let code = match code {
@@ -251,16 +252,24 @@ fn name_error(code: &str, details: &str) -> NodeError {
         },
         "NOPERM" => NodeError::NoPermission { why },
         "WRONGPASS" | "NOAUTH" => NodeError::WrongPassword,
+        "CLUSTERDOWN" if !details.contains("slot not served") => NodeError::Unavailable {
+            why: format!("{code} {why}"),
+        },
         "MOVED" | "ASK" | "CLUSTERDOWN" | "CROSSSLOT" => NodeError::Clustered {
             why: format!("{code} {why}"),
         },
-        // As Redis and Valkey say it of a command in a script.
+        "BUSY" | "MASTERDOWN" | "TRYAGAIN" | "NOREPLICAS" => NodeError::Unavailable {
+            why: format!("{code} {why}"),
+        },
+        // As Redis and Valkey say it of a command in a script, and of SELECT.
         "ERR"
-            if details.contains("The user executing the script can't")
-                || details.contains("ACL failure in script") =>
+            if details.contains(UNNAMED_REFUSAL)
+                || details.contains("ACL failure in script")
+                || details.contains("has no permissions to run") =>
         {
             NodeError::NoPermission { why }
         }
+        "ERR" if details.contains("DB index is out of range") => NodeError::NoSuchDatabase,
         code => NodeError::Refused {
             why: format!("{} {why}", shown(code.as_bytes())),
         },
@@ -272,6 +281,9 @@ pub(super) fn connection_error(error: &RedisError) -> NodeError {
     if let Some(code) = error.code() {
         return name_error(code, error.detail().unwrap_or_default());
     }
+    if let Some(why) = tls_error(error) {
+        return NodeError::Tls { why };
+    }
     match error.kind() {
         ErrorKind::AuthenticationFailed => NodeError::WrongPassword,
         ErrorKind::Parse => NodeError::Protocol {
@@ -282,4 +294,20 @@ pub(super) fn connection_error(error: &RedisError) -> NodeError {
             why: shown(error.to_string().as_bytes()),
         },
     }
+}
+
+/// What TLS met, if that is what the error is about.
+#[cfg(feature = "tls")]
+fn tls_error(error: &RedisError) -> Option<String> {
+    // The source that the `redis` crate gives is the `Arc` around it.
+    type Shared = std::sync::Arc<dyn std::error::Error + Send + Sync>;
+    let error = std::error::Error::source(error)?.downcast_ref::<Shared>()?;
+    let error = error.downcast_ref::<std::io::Error>()?.get_ref()?;
+    let error = error.downcast_ref::<rustls::Error>()?;
+    Some(shown(error.to_string().as_bytes()))
+}
+
+#[cfg(not(feature = "tls"))]
+fn tls_error(_: &RedisError) -> Option<String> {
+    None
 }

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Script};
+use redis::{Cmd, Script, ServerError, Value};
 
 use super::batch::Job;
-use super::reply::Native;
+use super::bells::Bells;
+use super::identity::Identity;
+use super::reply::{Native, UNNAMED_REFUSAL};
 use crate::holder::kept_value;
 use crate::name::Name;
 use crate::node::rules::Constants;
-use crate::node::{Call, DEAD_AFTER, HANDED_OVER, SETTLED, TURN, Verb};
+use crate::node::{Call, DEAD_AFTER, HANDED_OVER, LINE_KEPT, SETTLED, TURN, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 const HELLO: &str = include_str!("hello.lua");
@@ -57,20 +59,73 @@ pub(super) enum By {
     Text,
 }
 
-/// The request that shakes hands.
-pub(super) fn hello(constants: &Constants) -> Cmd {
+/// The request that shakes hands with a server of this identity.
+pub(super) fn hello(
+    epoch_key: &[u8],
+    constants: &Constants,
+    identity: &Identity,
+    fresh: bool,
+) -> Cmd {
     let mut cmd = redis::cmd("EVAL");
     cmd.arg(HELLO)
         .arg(1)
-        .arg(EPOCH_KEY)
-        .arg(describe(constants));
+        .arg(epoch_key)
+        .arg(describe(constants))
+        .arg(identity.as_str())
+        .arg(if fresh { ":fresh" } else { "" });
     cmd
+}
+
+/// The same as [`Scripts::name_refused`], for the reply to [`hello`].
+pub(super) fn name_refused_by_hello(value: Value) -> Value {
+    name_refused(value, |_| Some(HELLO))
+}
+
+fn name_refused<'c>(value: Value, code: impl FnOnce(&str) -> Option<&'c str>) -> Value {
+    let Value::ServerError(error) = &value else {
+        return value;
+    };
+    let named = refused_command(error, code).and_then(|command| {
+        let reply = format!("-NOPERM this user may not run the {command} command\r\n");
+        redis::parse_redis_value(reply.as_bytes()).ok()
+    });
+    named.unwrap_or(value)
+}
+
+/// The command that a user may not run: the one in the line of the script that the server names.
+fn refused_command<'c>(
+    error: &ServerError,
+    code: impl FnOnce(&str) -> Option<&'c str>,
+) -> Option<&'c str> {
+    let details = error
+        .details()
+        .filter(|details| details.contains(UNNAMED_REFUSAL))?;
+    let (_, line) = details.rsplit_once("user_script:")?;
+    let digits = line.find(|c: char| !c.is_ascii_digit());
+    let line: usize = line[..digits.unwrap_or(line.len())].parse().ok()?;
+    let (_, call) = code(details)?
+        .lines()
+        .nth(line.checked_sub(1)?)?
+        .split_once("call('")?;
+    call.split('\'').next()
+}
+
+/// Bytes as a string literal of Lua.
+fn lua_string(bytes: &[u8]) -> String {
+    let text = bytes.iter().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b':' | b'/' | b'_' | b'-' | b'.' => {
+            char::from(*byte).to_string()
+        }
+        byte => format!("\\{byte:03}"),
+    });
+    format!("'{}'", text.collect::<String>())
 }
 
 impl Scripts {
     /// `record` is the server's epoch record, which is letters, digits and `:=. `;
     /// `floor` is what it means.
-    pub(super) fn new(constants: &Constants, record: &str, floor: u64) -> Self {
+    pub(super) fn new(epoch_key: &[u8], constants: &Constants, record: &str, floor: u64) -> Self {
+        let epoch_key = lua_string(epoch_key);
         let text = |body: &str| {
             // Four hours: one for rounding and for a clock that is being slewed, and
             // nearly three for the lock itself (10^7 ms; longer ones count on top).
@@ -79,8 +134,9 @@ impl Scripts {
             let body = body.replace("-- HAND OVER\n", HAND_OVER);
             let code = format!(
                 "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
-                 local EPOCH_KEY, EPOCH = '{EPOCH_KEY}', '{record}'\n\
-                 local DEAD, DEAD_S, SETTLED, KEPT_MS = {}, {}, {}, '{}'\n\
+                 local EPOCH_KEY, EPOCH = {epoch_key}, '{record}'\n\
+                 local DEAD, DEAD_S, SETTLED = {}, {}, {}\n\
+                 local KEPT_MS, REFRESH_MS = '{}', {}\n\
                  local TURN_MS, HANDED_OVER_MS = '{}', '{}'\n{body}",
                 constants.skew_us(),
                 constants.retention_us(),
@@ -88,7 +144,8 @@ impl Scripts {
                 DEAD_AFTER.as_micros(),
                 DEAD_AFTER.as_secs(),
                 SETTLED.as_micros(),
-                (DEAD_AFTER * 3).as_millis(),
+                LINE_KEPT.as_millis(),
+                LINE_KEPT.as_millis() - LINE_KEPT.as_millis() / 3,
                 TURN.as_millis(),
                 HANDED_OVER.as_millis(),
             );
@@ -107,10 +164,8 @@ impl Scripts {
         }
     }
 
-    /// The requests that load the scripts.
-    pub(super) fn load(&self) -> redis::Pipeline {
-        let mut pipeline = redis::Pipeline::new();
-        for script in [
+    fn all(&self) -> [&Text; 9] {
+        [
             &self.acquire,
             &self.wait,
             &self.extend,
@@ -120,17 +175,34 @@ impl Scripts {
             &self.acquire_many,
             &self.extend_many,
             &self.settle_many,
-        ] {
+        ]
+    }
+
+    /// The requests that load the scripts.
+    pub(super) fn load(&self) -> redis::Pipeline {
+        let mut pipeline = redis::Pipeline::new();
+        for script in self.all() {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
         }
         pipeline
     }
 
+    /// A reply; one by which the server refused a command of a script without naming it names
+    /// the command.
+    pub(super) fn name_refused(&self, value: Value) -> Value {
+        let code = |details: &str| {
+            let mut all = self.all().into_iter();
+            let script = all.find(|script| details.contains(&script.hash));
+            script.map(|script| &*script.code)
+        };
+        name_refused(value, code)
+    }
+
     /// The request for one call. Every argument costs the server as much as a small
     /// command, so there is none that is not needed. No token above `cap` is known to be
     /// within what the server's clock allows.
-    /// Who waits is told over the channel that is called `bell`.
-    pub(super) fn one(&self, job: &Job, cap: u64, bell: &str) -> Cmd {
+    /// `bells` says where a waiter is notified.
+    pub(super) fn one(&self, job: &Job, cap: u64, bells: &Bells) -> Cmd {
         let (call, by) = (&job.call, job.by);
         let claim = call.claim();
         let script = match call.verb() {
@@ -159,7 +231,7 @@ impl Scripts {
                 cmd.arg(whole_ms(claim.ttl()));
             }
             Verb::Wait => {
-                cmd.arg(bell);
+                cmd.arg(bells.address(claim));
                 if claim.is_on_one_node() {
                     cmd.arg(0);
                 }
@@ -172,6 +244,7 @@ impl Scripts {
         match call.verb() {
             Verb::Acquire if claim.token() > cap => cmd.arg("T"),
             Verb::Extend if !claim.is_fenced() => cmd.arg("X"),
+            Verb::Acquire if job.overtook => cmd.arg("L"),
             _ => &mut cmd,
         };
         cmd
@@ -214,7 +287,7 @@ pub(super) fn delete(call: &Call, native: Native) -> Cmd {
     cmd
 }
 
-/// The request that tells whether anybody stands in line for what was deleted.
+/// The request that tells whether anybody stands in line for a lock.
 pub(super) fn look_for_line(call: &Call) -> Cmd {
     let mut cmd = redis::cmd("EXISTS");
     cmd.arg(line_key(call.claim().name()));
@@ -258,14 +331,15 @@ fn with_ttl<'c>(mut cmd: Cmd, mut calls: impl Calls<'c>) -> Cmd {
 }
 
 /// Whether an acquire or extend can share a request with others, whose ttl is `ttl`. Its token
-/// must be within the cap, and stand in the owner value where the script looks for it.
+/// must stand in the owner value where the script looks for it. That of an acquire must be within
+/// the cap; an extend that shares a request only keeps what was granted.
 pub(super) fn shares_script(call: &Call, ttl: Option<Duration>, cap: u64) -> bool {
     let claim = call.claim();
     let digits = claim
         .owner()
         .get(41..57)
         .and_then(|digits| str::from_utf8(digits).ok());
-    claim.token() <= cap
+    (claim.token() <= cap || call.verb() == Verb::Extend)
         && digits.and_then(|digits| digits.parse().ok()) == Some(claim.token())
         && claim.ttl() < Duration::from_millis(10_000_000)
         && ttl.is_none_or(|ttl| ttl == claim.ttl())
@@ -277,7 +351,7 @@ pub(super) fn settles(call: &Call) -> bool {
     plain && call.verb() == Verb::Release { keep: None }
 }
 
-/// The request for a lock without a token.
+/// The request for a lock without a token, after [`look_for_line`].
 pub(super) fn set(call: &Call) -> Cmd {
     let claim = call.claim();
     let mut cmd = Cmd::with_capacity(6, 256);
@@ -335,6 +409,11 @@ pub(super) fn line_key(name: &Name) -> Vec<u8> {
     [b"leasehold:line:", &fence_key(name)[FENCE_PREFIX.len()..]].concat()
 }
 
+/// The key under which the scripts record when a token was granted, named as in prelude.lua.
+pub(super) fn since_key(name: &Name) -> Vec<u8> {
+    [b"leasehold:since:", &fence_key(name)[FENCE_PREFIX.len()..]].concat()
+}
+
 /// The name whose fence this key is.
 pub(super) fn name_of_fence(key: &[u8]) -> Option<Name> {
     let rest = key.strip_prefix(FENCE_PREFIX.as_bytes())?;
@@ -350,6 +429,12 @@ pub(super) fn name_of_fence(key: &[u8]) -> Option<Name> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn any_bytes_make_a_string_of_lua() {
+        assert_eq!(lua_string(b"a:b/c-1"), "'a:b/c-1'");
+        assert_eq!(lua_string(b"'\\\n\xff9"), "'\\039\\092\\010\\2559'");
+    }
 
     #[test]
     fn the_name_of_a_fence_is_found_again() {
@@ -386,13 +471,13 @@ mod tests {
     #[test]
     fn constants_and_epoch_are_part_of_the_text() {
         let constants = Constants::for_nodes(1);
-        let one = Scripts::new(&constants, "run:constants:5", 15);
+        let one = Scripts::new(b"leasehold:epoch", &constants, "run:constants:5", 15);
         assert!(
             one.acquire
                 .code
                 .contains("local S, F, FLOOR, FLOOR16, FENCE_MS = 10000000, 86400000000, 15,")
         );
-        let other = Scripts::new(&constants, "run:constants:6", 16);
+        let other = Scripts::new(b"leasehold:epoch", &constants, "run:constants:6", 16);
         assert_ne!(one.acquire.hash, other.acquire.hash);
         assert!(!describe(&constants).contains(':'));
     }

@@ -6,6 +6,8 @@
 //! - One timer serves all requests.
 //! - After a timeout or a reply that makes no sense the connection is dropped: a late reply
 //!   must never answer the next request.
+//! - So it is when the server says that it is a replica, loading or busy, and when it turns out to
+//!   have another memory than at the handshake: the next handshake decides.
 
 use std::collections::VecDeque;
 use std::future::{poll_fn, ready};
@@ -34,6 +36,8 @@ struct Batch {
     deadline: Moment,
     /// It got its time again because this process was late itself.
     excused: bool,
+    /// When it was sent, if it ends with the question whether the server is who it was.
+    verifies: Option<Moment>,
     replies: Sent,
 }
 
@@ -110,15 +114,13 @@ impl<'a> Serving<'a> {
                 Event::Waiting => {
                     let count = self.link.waiting.len().min(MAX_BATCH);
                     let jobs = self.link.waiting.drain(..count).collect();
-                    self.send(jobs);
-                    Ok(())
+                    self.send(jobs)
                 }
                 Event::Calls(received) => {
                     open = received > 0;
                     let now = clock.now();
                     let jobs = calls.drain(..).map(|call| Job::new(call, now)).collect();
-                    self.send(jobs);
-                    Ok(())
+                    self.send(jobs)
                 }
                 Event::Timer => {
                     let fired_at = std::mem::replace(&mut timer_at, Moment::FAR);
@@ -192,10 +194,21 @@ impl<'a> Serving<'a> {
         calls.div_ceil(2).clamp(MIN_HALF, MAX_BATCH)
     }
 
-    fn send(&mut self, jobs: Vec<Job>) {
+    fn send(&mut self, jobs: Vec<Job>) -> Result<(), NodeError> {
         let now = self.link.clock.now();
+        if !self.session.is_admitted(&self.link.connector) {
+            // They wait for the next connection, whose handshake decides.
+            self.link.waiting.extend(jobs);
+            let why = "the servers behind the client's nodes have changed".into();
+            return Err(NodeError::Disconnected { why });
+        }
         let mut sending = Vec::with_capacity(jobs.len());
         for job in jobs {
+            if job.is_in_doubt() && self.session.has_forgotten(&job.call, now) {
+                // The first request may have left a lock in what the server still knows. The
+                // answer to the second says nothing about that, so it is released.
+                sending.push(Job::new(job.call.release_unheard(), now));
+            }
             // Its release may be on its way already, and must not be overtaken.
             if job.is_given_up() {
                 job.given_up();
@@ -208,19 +221,21 @@ impl<'a> Serving<'a> {
         // Counted from the sending: a call that waited long for the connection must not
         // make the connection look slow.
         let Some(timeout) = sending.iter().map(|job| job.call.timeout()).min() else {
-            return;
+            return Ok(());
         };
         let calls = sending.len();
         let units = self.session.plan(sending);
-        let replies = self.session.send(&units);
+        let (replies, verifies) = self.session.send(&units, now);
         self.handed_over = false;
         self.batches.push_back(Batch {
             units,
             calls,
             deadline: now + timeout,
             excused: false,
+            verifies: verifies.then_some(now),
             replies,
         });
+        Ok(())
     }
 
     /// Answers the calls of the oldest batch, and sends some again: those that the server
@@ -230,31 +245,27 @@ impl<'a> Serving<'a> {
         let Some(batch) = self.batches.pop_front() else {
             return Ok(());
         };
-        let sent: usize = batch.units.iter().map(Unit::requests).sum();
-        let values = match replies {
-            Ok(values) if values.len() == sent => values,
-            Ok(values) => {
-                let got = values.len();
+        let values = match self.trusted(&batch, replies) {
+            Ok(values) => values,
+            Err(why) => {
                 self.batches.push_front(batch);
-                let why = format!("{got} replies to {sent} requests");
-                return Err(NodeError::Protocol { why });
-            }
-            Err(error) => {
-                self.batches.push_front(batch);
-                return Err(broken(&error));
+                return Err(why);
             }
         };
-        self.useful = true;
         let mut after = Aftermath::default();
         let mut values = values.into_iter();
         for unit in batch.units {
-            let value = values.next().unwrap_or(Value::Nil);
+            let value = self.session.explain(values.next().unwrap_or(Value::Nil));
             let next = (unit.requests() > 1).then(|| values.next()).flatten();
             unit.answer(value, next, &mut after);
         }
-        if let Some(why) = after.garbage {
+        if let Some(why) = after.cut {
+            for job in after.redo {
+                job.give_up(why.clone());
+            }
             return Err(why);
         }
+        self.useful = true;
         if after.native_refused {
             self.session.refuses_native();
         }
@@ -264,8 +275,24 @@ impl<'a> Serving<'a> {
         if after.forgot {
             self.renew(&mut after.redo).await?;
         }
-        self.send(after.redo);
-        Ok(())
+        self.send(after.redo)
+    }
+
+    /// The replies to a batch, if they are there and can be trusted.
+    fn trusted(&self, batch: &Batch, replies: Replies) -> Result<Vec<Value>, NodeError> {
+        let mut values = replies.map_err(|error| broken(&error))?;
+        if let Some(asked) = batch.verifies {
+            self.session.verify(&mut values)?;
+            self.link.connector.seen(asked);
+        }
+        let sent: usize = batch.units.iter().map(Unit::requests).sum();
+        match values.len() == sent {
+            true => Ok(values),
+            false => {
+                let why = format!("{} replies to {sent} requests", values.len());
+                Err(NodeError::Protocol { why })
+            }
+        }
     }
 
     /// Shakes hands again on the same connection, for the sake of `redo`.
@@ -283,8 +310,9 @@ impl<'a> Serving<'a> {
         };
         self.link.status.set_floor(self.session.floor());
         if let Err(why) = &renewed {
+            let now = self.link.clock.now();
             for job in redo.drain(..) {
-                job.answer(Err(why.clone()));
+                self.set_aside(job, why, now);
             }
         }
         renewed
@@ -312,39 +340,42 @@ impl<'a> Serving<'a> {
         Err(NodeError::TimedOut { after })
     }
 
-    /// Deals with everything that is under way; its outcome is unknown. If the server hung
-    /// up (it may have done so long ago, while nobody asked), the same is asked again over
-    /// the next connection. If it was silent, or made no sense, that is the answer.
+    /// Deals with everything that is under way; its outcome is unknown.
     fn abandon(&mut self, why: &NodeError) {
         let now = self.link.clock.now();
-        let hung_up = matches!(why, NodeError::Disconnected { .. });
         let units = self.batches.drain(..).flat_map(|batch| batch.units);
-        for mut job in units.flat_map(Unit::into_jobs) {
-            if hung_up {
-                match job.again(now) {
-                    Ok(again) => {
-                        self.link.waiting.push_back(again);
-                        continue;
-                    }
-                    Err(given_up) => job = given_up,
-                }
-            }
-            let error = match why {
-                NodeError::TimedOut { .. } if job.deadline <= now => NodeError::TimedOut {
-                    after: job.call.timeout(),
-                },
-                why => NodeError::Disconnected {
-                    why: why.to_string(),
-                },
-            };
-            job.answer(Err(error));
+        let jobs: Vec<_> = units.flat_map(Unit::into_jobs).collect();
+        for job in jobs {
+            self.set_aside(job, why, now);
         }
+    }
+
+    /// Deals with a job that has no answer when the connection is over. If the server hung up (it
+    /// may have done so long ago, while nobody asked), the same is asked again over the next
+    /// connection. If it was silent, or made no sense, that is the answer.
+    fn set_aside(&mut self, mut job: Job, why: &NodeError, now: Moment) {
+        if let NodeError::Disconnected { .. } = why {
+            match job.again(now) {
+                Ok(again) => return self.link.waiting.push_back(again),
+                Err(given_up) => job = given_up,
+            }
+        }
+        let error = match why {
+            NodeError::TimedOut { .. } if job.deadline <= now => NodeError::TimedOut {
+                after: job.call.timeout(),
+            },
+            why => NodeError::Disconnected {
+                why: why.to_string(),
+            },
+        };
+        job.answer(Err(error));
     }
 }
 
 fn broken(error: &RedisError) -> NodeError {
     match connection_error(error) {
-        NodeError::Unreachable { why } => NodeError::Disconnected { why },
+        // The connection was in use: whether a request took effect is not known.
+        NodeError::Unreachable { why } | NodeError::Tls { why } => NodeError::Disconnected { why },
         other => other,
     }
 }

@@ -5,16 +5,21 @@
 --   the owner value     it was held here, and is not any more
 --   nil                 it was not held here
 local known = redis.call('MGET', KEYS[1], KEYS[2])
-if known[1] ~= ARGV[1] then return false end
+local held = known[1] == ARGV[1]
 if not known[2] or string.byte(known[2], -1) ~= 43 then
+  if not held then return false end
   redis.call('DEL', KEYS[1])
   return ARGV[1]
 end
 
 -- HAND OVER
-if hand_over(KEYS[1], KEYS[2], known[2]) then return ARGV[1] end
-redis.call('DEL', KEYS[1])
+if held then
+  if hand_over(KEYS[1], KEYS[2], known[2]) then return ARGV[1] end
+  redis.call('DEL', KEYS[1])
+  known[1] = false
+end
 
 -- PRELUDE
-serve(KEYS[1], KEYS[2], nil, known[2], clock(), '')
-return ARGV[1]
+-- Also where it was not held: the lock may have expired, and nothing else has served the line.
+serve(KEYS[1], KEYS[2], known[1], known[2], clock(), '')
+return held and ARGV[1]

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, RedisError, Value};
 
 use super::reply::connection_error;
-use super::scripts::{FENCE_PREFIX, fence_key, line_key, name_of_fence};
+use super::scripts::{FENCE_PREFIX, fence_key, line_key, name_of_fence, since_key};
 use crate::name::Name;
 use crate::node::NodeError;
 use crate::node::Sighting;
@@ -33,7 +33,9 @@ pub(super) async fn survey(
     seen.map_err(|error| connection_error(&error))
 }
 
-async fn look_at_all(connection: &mut MultiplexedConnection) -> Result<Vec<Sighting>, RedisError> {
+pub(super) async fn look_at_all(
+    connection: &mut MultiplexedConnection,
+) -> Result<Vec<Sighting>, RedisError> {
     let (mut cursor, mut seen) = (0_u64, Vec::new());
     loop {
         let mut scan = redis::cmd("SCAN");
@@ -68,18 +70,19 @@ async fn look_at(
         pipeline.cmd("PTTL").arg(name.as_bytes());
         pipeline.cmd("GET").arg(fence_key(name));
         pipeline.cmd("ZCARD").arg(line_key(name));
+        pipeline.cmd("GET").arg(since_key(name));
     }
     let replies = connection
         .send_packed_commands(&pipeline, 0, pipeline.len())
         .await?;
-    let locks = names.iter().zip(replies.chunks_exact(4));
+    let locks = names.iter().zip(replies.chunks_exact(5));
     locks
         .filter_map(|(name, replies)| sighting(name, replies).transpose())
         .collect()
 }
 
 fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, RedisError> {
-    let [value, ttl, fence, waiters] = replies else {
+    let [value, ttl, fence, waiters, granted] = replies else {
         return Ok(None);
     };
     match value {
@@ -97,15 +100,23 @@ fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, RedisErr
         Value::Int(-2) => return Ok(None),
         _ => None,
     };
-    let fence = match fence {
-        Value::BulkString(digits) => std::str::from_utf8(digits)
-            .ok()
-            .and_then(|d| d.trim_end_matches('+').parse().ok()),
-        _ => None,
-    };
-    let seen = Sighting::new(name.clone(), value.clone(), remaining).with_fence(fence);
+    let fence = text(fence).and_then(|digits| digits.trim_end_matches('+').parse().ok());
+    // A user who may not read this key sees when the holder asked.
+    let granted = text(granted)
+        .and_then(|text| text.split_once(':'))
+        .and_then(|(token, at_us)| Some((token.parse().ok()?, at_us.parse().ok()?)));
+    let seen = Sighting::new(name.clone(), value.clone(), remaining)
+        .with_fence(fence)
+        .with_granted(granted);
     Ok(Some(match waiters {
         Value::Int(waiters) => seen.with_waiters(usize::try_from(*waiters).unwrap_or(0)),
         _ => seen,
     }))
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
 }

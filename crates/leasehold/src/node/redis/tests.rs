@@ -3,21 +3,25 @@
 //! leave the same behind.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{FrozenClock, RedisServer};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use super::{RedisNode, Roster, Target};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment, TimeSource};
 use crate::holder::Holder;
 use crate::name::Name;
-use crate::node::NodeSettings;
 use crate::node::memory::MemoryNode;
 use crate::node::rules::Constants;
-use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
+use crate::node::{
+    Call, Claim, DEAD_AFTER, HANDED_OVER, LINE_KEPT, Node, NodeError, SETTLED, TURN, Tally, Verb,
+    Vote,
+};
+use crate::node::{NodeSettings, VERIFY_AFTER};
 
 /// One request. Tokens are counted from the node's floor, because each node has its own.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +34,39 @@ struct Step {
     alone: bool,
     /// It has no token.
     plain: bool,
+    ttl: Duration,
+    /// How long passes before it, on both nodes.
+    after: Duration,
+}
+
+/// Shorter than a reservation, shorter than what is handed over, and longer than anything.
+const TTLS: [Duration; 4] = [
+    Duration::from_millis(500),
+    Duration::from_millis(1500),
+    Duration::from_secs(10),
+    Duration::from_secs(3600),
+];
+
+/// All time passes in steps of this many ms. No time that a node goes by is a multiple of it: a key
+/// of a Redis server lives on for the very millisecond in which it expires, a lock of the rules does
+/// not.
+const TICK_MS: u64 = 7;
+
+/// Mostly nothing; or just up to, or just beyond, some time that a node goes by.
+fn pauses() -> impl Strategy<Value = Duration> {
+    let limits = [SETTLED, TURN, HANDED_OVER, DEAD_AFTER, LINE_KEPT];
+    let ticks = limits
+        .into_iter()
+        .chain(TTLS)
+        .map(|limit| limit.as_millis() as u64 / TICK_MS);
+    let close: Vec<_> = ticks
+        .flat_map(|n| [n * TICK_MS, (n + 1) * TICK_MS])
+        .collect();
+    prop_oneof![
+        6 => Just(Duration::ZERO),
+        1 => Just(Duration::from_millis(128 * TICK_MS)),
+        3 => prop::sample::select(close).prop_map(Duration::from_millis),
+    ]
 }
 
 /// A claim is of one node or of several, and stays so.
@@ -54,8 +91,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         // Further ahead than the skew.
         1 => Just(3_600_000_000i64),
     ];
-    let step = (verb, 0..2u8, 0..4u8, above_floor, 0..5u8).prop_map(|step| {
-        let (verb, name, owner, above_floor, plain) = step;
+    let ttl = prop::sample::select(&TTLS[..]);
+    let step = (verb, 0..2u8, 0..4u8, above_floor, 0..5u8, ttl, pauses()).prop_map(|step| {
+        let (verb, name, owner, above_floor, plain, ttl, after) = step;
         Step {
             verb,
             name,
@@ -63,6 +101,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             above_floor,
             alone: is_alone(owner),
             plain: plain == 0,
+            ttl,
+            after,
         }
     });
     prop::collection::vec(step, 1..40)
@@ -94,7 +134,7 @@ fn claim(step: Step, prefix: u64, floor: u64) -> Claim {
         // As a real one: the first 40 characters are the secret, and it tells the token.
         format!("{:040}:{token}:1@host:{}", step.owner, step.above_floor).into_bytes(),
         token,
-        Duration::from_secs(3600),
+        step.ttl,
     )
     .on_one_node(step.alone)
 }
@@ -125,10 +165,12 @@ fn told(answer: Result<Vote, NodeError>, above: impl Fn(u64) -> i64) -> String {
             holder,
             fence,
             place,
+            remaining,
             ..
         } => {
             let label = holder.label.unwrap_or_default();
-            format!("held by {label}, fence {}, place {place:?}", above(fence))
+            let fence = above(fence);
+            format!("held by {label} for {remaining:?}, fence {fence}, place {place:?}")
         }
         Vote::Stale { fence, .. } => format!("stale, fence {}", above(fence)),
         Vote::Ahead { fence, .. } => format!("ahead, fence {}", above(fence)),
@@ -137,8 +179,11 @@ fn told(answer: Result<Vote, NodeError>, above: impl Fn(u64) -> i64) -> String {
     }
 }
 
-/// A server and a memory node, with their floors.
+/// A server and a memory node, with their floors. Both clocks stand still, and are stepped
+/// together, so what the nodes do does not depend on how fast the machine is.
 struct Pair {
+    server_clock: FrozenClock,
+    clock: Still,
     server: RedisServer,
     runtime: tokio::runtime::Runtime,
     redis: Arc<RedisNode>,
@@ -154,11 +199,31 @@ const WARM: Step = Step {
     above_floor: 1,
     alone: false,
     plain: false,
+    ttl: TTLS[3],
+    after: Duration::ZERO,
 };
+
+/// When the clocks of both nodes begin, in ms since 1970.
+const START_MS: u64 = 1_800_000_000_000;
+
+/// The memory node's clock, which stands still until it is set.
+#[derive(Clone)]
+struct Still(Arc<AtomicU64>);
+
+impl TimeSource for Still {
+    fn now(&self) -> Moment {
+        Moment::from_origin(Duration::from_millis(self.0.load(Ordering::SeqCst)))
+    }
+
+    fn unix_us(&self) -> u64 {
+        self.0.load(Ordering::SeqCst) * 1000
+    }
+}
 
 impl Pair {
     fn start() -> Self {
-        let server = RedisServer::start();
+        let (server, server_clock) = RedisServer::start_frozen(START_MS * 1000);
+        let clock = Still(Arc::new(AtomicU64::new(START_MS)));
         // One thread: what is submitted by one task arrives together.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -168,33 +233,42 @@ impl Pair {
         let settings = NodeSettings {
             constants: Constants::for_nodes(1),
             assume_fresh: true,
+            prefix: Vec::new(),
             connect_timeout: Duration::from_secs(10),
+            verify_after: VERIFY_AFTER,
             clock: Clock::default(),
             tls: crate::node::Tls::default(),
         };
         let target = Target::parse(&server.url(), &settings).unwrap();
+        let roster = Roster::new(vec!["a".into()], 1, Clock::default());
         let redis = {
             let _runtime = runtime.enter();
-            Arc::new(RedisNode::start(
-                target,
-                &settings,
-                Arc::new(Roster::default()),
-            ))
+            Arc::new(RedisNode::start(target, &settings, Arc::new(roster), 0))
         };
-        let memory = MemoryNode::new("memory");
+        let memory = MemoryNode::with_time_source("memory", Arc::new(clock.clone()));
         ask(&*redis, WARM, 0, 0).expect("connected");
-        // Tokens just above the floor are allowed from the moment after it was set.
-        std::thread::sleep(Duration::from_millis(5));
         let floors = (redis.floor(), memory.floor());
-        assert!(floors.0 > 0 && floors.1 > 0);
-        Self {
+        assert_eq!(floors.0, floors.1);
+        let pair = Self {
+            server_clock,
+            clock,
             server,
             runtime,
             redis,
             memory,
             floors,
             round: Cell::new(0),
-        }
+        };
+        // Tokens just above the floor are allowed from the moment after it was set.
+        pair.pass(Duration::from_millis(TICK_MS));
+        pair
+    }
+
+    /// Time passes on both nodes.
+    fn pass(&self, time: Duration) {
+        let ms = u64::try_from(time.as_millis()).expect("short");
+        let now = self.clock.0.fetch_add(ms, Ordering::SeqCst) + ms;
+        self.server_clock.set(now * 1000);
     }
 
     /// Compares the nodes by what `test` does, with names of its own each time.
@@ -218,6 +292,7 @@ impl Pair {
 
     /// Both do the same, and answer the same.
     fn both(&self, step: Step) -> Result<(), TestCaseError> {
+        self.pass(step.after);
         let round = self.round.get();
         let theirs = relative(ask(&*self.redis, step, round, self.floors.0), self.floors.0);
         let ours = relative(ask(&self.memory, step, round, self.floors.1), self.floors.1);
@@ -275,10 +350,13 @@ fn lines() -> impl Strategy<Value = (bool, Vec<(Step, bool)>)> {
         1 => Just(Verb::Extend),
         3 => Just(WARM.verb),
     ];
-    let step = (verb, 0..OWNERS, any::<bool>()).prop_map(|(verb, owner, settled)| {
+    let step = (verb, 0..OWNERS, any::<bool>(), pauses());
+    let step = step.prop_map(|(verb, owner, settled, after)| {
         let step = Step {
             verb,
             owner,
+            after,
+            ttl: TTLS[2],
             above_floor: 2 + i64::from(owner) * 2,
             ..WARM
         };
@@ -301,6 +379,7 @@ fn the_scripts_obey_the_rules_in_a_line() {
             }
             // Nothing of a claim comes after a release that was settled.
             over[owner] = settled && granted[owner] && step.verb == WARM.verb;
+            pair.pass(step.after);
             let (call, answer) = call(step, claim(step, round, pair.floors.0));
             pair.redis.submit(call.settled(over[owner]));
             let theirs = roughly(answer.recv().expect("an answer"), pair.floors.0);
@@ -417,6 +496,8 @@ fn the_scripts_of_many_obey_the_rules() {
         calls.expect("some")
     };
     let (scripts, calls) = (Cell::new(0), Cell::new(0));
+    // While the floor is ahead of the clock, every acquire is sent by itself.
+    pair.pass(Duration::from_millis(2000 * TICK_MS));
     pair.compare(150, &bursts(), |names| {
         let (round, mut steps) = (pair.round.get(), Vec::new());
         for (name, (before, last)) in (0u8..).zip(names) {

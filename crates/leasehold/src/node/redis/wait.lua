@@ -3,7 +3,7 @@
 -- see scripts.rs.
 --
 -- KEYS as in acquire.lua.
--- ARGV[1] owner value   ARGV[2] token   ARGV[3] where to tell it, or empty
+-- ARGV[1] owner value   ARGV[2] token   ARGV[3] where to tell it and the proof of a grant, or empty
 -- ARGV[4] '0' if no other node votes on it
 --
 -- Replies:
@@ -38,6 +38,12 @@ if holder and holder ~= owner and known and #known == 17 and string.byte(known, 
     else
       entry = call('HGET', bells, owner)
     end
+    -- All three keys are refreshed together, so one of them tells for all.
+    if call('PTTL', line) < REFRESH_MS then
+      call('PEXPIRE', line, KEPT_MS)
+      call('PEXPIRE', seen, KEPT_MS)
+      call('PEXPIRE', bells, KEPT_MS)
+    end
     local place = call('ZRANK', line, owner)
     local behind = place and place > 0 and entry and string.match(entry, ':(.*)$') == ARGV[3]
     if behind and place < 100 then
@@ -66,9 +72,10 @@ local ahead = token > now + S
 if ahead or fence >= token then
   if has_line(known) then
     leave(KEYS[2], ARGV[1])
-    serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
+    owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
+    fence = effective(known, now)
   end
-  if owner == ARGV[1] and fence == token and is_fence(known, ARGV[2]) then
+  if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARGV[2]) then
     -- It waits for other nodes, and keeps this one meanwhile; nothing is cut short.
     if redis.call('PTTL', KEYS[1]) < tonumber(HANDED_OVER_MS) then
       redis.call('PEXPIRE', KEYS[1], HANDED_OVER_MS)
@@ -77,8 +84,8 @@ if ahead or fence >= token then
   end
   return {ahead and 'AHEAD' or 'STALE', ARGV[2], fence, now}
 end
-if joins == nil then joins = redis.call('ZADD', of_line('seen', KEYS[2]), now, ARGV[1]) == 1 end
-if joins then redis.call('ZADD', of_line('line', KEYS[2]), ARGV[2], ARGV[1]) end
+if joins == nil then redis.call('ZADD', of_line('seen', KEYS[2]), now, ARGV[1]) end
+if not joins then joins = redis.call('ZADD', of_line('line', KEYS[2]), ARGV[2], ARGV[1]) == 1 end
 local since, bell
 if not joins then since, bell = look_up(KEYS[2], ARGV[1]) end
 if bell ~= ARGV[3] then
@@ -92,14 +99,13 @@ elseif not has_line(known) then
   known = known .. '+'
   redis.call('SET', KEYS[2], known, 'KEEPTTL')
 end
-owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
-local place = redis.call('ZRANK', of_line('line', KEYS[2]), ARGV[1])
-if place == 0 then
-  -- When the first, whoever that is, has not asked for so long, all are dead.
+if redis.call('PTTL', of_line('line', KEYS[2])) < REFRESH_MS then
   for _, kind in ipairs({'line', 'seen', 'bell'}) do
     redis.call('PEXPIRE', of_line(kind, KEYS[2]), KEPT_MS)
   end
 end
+owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
+local place = redis.call('ZRANK', of_line('line', KEYS[2]), ARGV[1])
 if owner == ARGV[1] then return {place and 'TURN' or 'GRANTED', ARGV[2], now} end
 fence = effective(known, now)
 return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner, place}

@@ -47,6 +47,9 @@ pub struct Scenario<const N: usize, const A: usize> {
     pub restarts: u8,
     /// A node may also restart with what it knew at any earlier time.
     pub snapshots: bool,
+    /// Instead of a restart, the memory of a node is exchanged while it runs and connections stay:
+    /// it was a replica for a while. Until a client notices, it votes without a floor for that.
+    pub exchanges: bool,
     /// Holders may extend their lease, once each.
     pub extends: bool,
     /// Whether ended attempts release, and how.
@@ -82,6 +85,7 @@ impl<const N: usize, const A: usize> Default for Scenario<N, A> {
             clock_max: 0,
             restarts: 0,
             snapshots: false,
+            exchanges: false,
             extends: false,
             releases: Releases::Plain,
             reserves: false,
@@ -130,6 +134,8 @@ pub struct State<const N: usize, const A: usize> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Node {
     record: Record,
+    /// Its memory was exchanged, and no client has noticed yet.
+    unnoticed: bool,
     /// The attempts whose ACQUIRE it granted, while that can still matter.
     granted: Bits,
     /// The attempts whose EXTEND it granted, while that can still matter.
@@ -257,6 +263,10 @@ pub enum Step {
     Restarts {
         node: u8,
         with: Remembered,
+    },
+    /// A client shakes hands with a node whose memory was exchanged.
+    Noticed {
+        node: u8,
     },
 }
 

@@ -1,7 +1,7 @@
 //! Without any one of the rules, something goes wrong.
 
 use super::scenarios::{
-    brief, expiring_fences, extending, forgetful, reserving, resource, silent, snapshot,
+    brief, expiring_fences, extending, forgetful, promoted, reserving, resource, silent, snapshot,
     watched_releases,
 };
 use super::{
@@ -102,10 +102,12 @@ fn a_reservation_is_no_grant() {
     breaks(GROWING, without::<2>(fault, reserving(Scenario::default())));
 }
 
-/// This was a rule once that nobody needed, before there were reservations.
+/// This was a rule once that nobody needed, before there were reservations and promotions.
 #[test]
-fn a_floor_makes_no_grant_of_a_reservation() {
+fn a_floor_makes_no_grant() {
     let scenario = reserving(silent(brief(snapshot::<2>())));
+    breaks(UNIQUE, without(Fault::FloorMakesGrant, scenario));
+    let scenario = silent(brief(promoted::<2>()));
     breaks(UNIQUE, without(Fault::FloorMakesGrant, scenario));
 }
 
@@ -122,6 +124,20 @@ fn half_of_the_nodes_is_no_majority() {
 fn a_node_that_forgot_needs_a_floor() {
     breaks(UNIQUE, without(Fault::NoFloor, forgetful::<2>(1)));
     breaks(GROWING, without(Fault::NoFloor, forgetful::<2>(1)));
+}
+
+#[test]
+fn a_promotion_is_another_memory() {
+    let fault = Fault::PromotionIgnored;
+    breaks(UNIQUE, without(fault, silent(promoted::<2>())));
+    breaks(GROWING, without(fault, silent(promoted::<2>())));
+}
+
+#[test]
+fn a_connection_must_be_verified() {
+    let fault = Fault::NeverVerified;
+    breaks(UNIQUE, without(fault, silent(promoted::<2>())));
+    breaks(GROWING, without(fault, silent(promoted::<2>())));
 }
 
 #[test]

@@ -55,6 +55,21 @@ fn a_node_returns_with_an_old_snapshot() {
     holds(silent(brief(snapshot::<2>())).model());
 }
 
+/// A server that was a replica for a while, and over whose connections nobody heard of it.
+#[test]
+fn a_node_is_promoted_with_an_old_memory() {
+    holds(silent(brief(promoted::<2>())).model());
+}
+
+#[test]
+fn leases_are_extended_and_a_node_is_promoted_with_an_old_memory() {
+    let scenario = Scenario {
+        extends: true,
+        ..promoted::<2>()
+    };
+    holds(silent(brief(scenario)).model());
+}
+
 #[test]
 fn fences_expire() {
     let scenario = Scenario {
@@ -328,6 +343,14 @@ pub(super) fn snapshot<const A: usize>() -> Scenario<3, A> {
     Scenario {
         snapshots: true,
         ..forgetful(1)
+    }
+}
+
+/// A node that goes on with anything it ever knew, without a restart.
+pub(super) fn promoted<const A: usize>() -> Scenario<3, A> {
+    Scenario {
+        exchanges: true,
+        ..snapshot()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What can happen in a state, and what comes of it.
 
 use super::{
-    Attempt, Copied, Extension, Phase, Releases, Remembered, State, Step, Tokens, distinct,
+    Attempt, Copied, Extension, Node, Phase, Releases, Remembered, State, Step, Tokens, distinct,
 };
 use crate::bits::{Bits, small};
 use crate::fault::Fault;
@@ -121,6 +121,9 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         if record.clock < self.scenario.clock_max {
             steps.push(Step::ClockTicks { node });
         }
+        if state.nodes[index].unnoticed {
+            steps.push(Step::Noticed { node });
+        }
         if state.restarts < self.scenario.restarts {
             let memories = self.memories(state, index).into_iter();
             steps.extend(memories.map(|with| Step::Restarts { node, with }));
@@ -186,6 +189,7 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             }
             Step::FenceExpires { node } => state.nodes[usize::from(node)].record.fence = None,
             Step::ClockTicks { node } => state.nodes[usize::from(node)].record.clock += 1,
+            Step::Noticed { node } => self.notice(&mut state.nodes[usize::from(node)]),
             Step::Restarts { node, with } => self.restart(state, usize::from(node), with),
         }
     }
@@ -197,7 +201,8 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             .rules
             .vote(Ask::Acquire, &mut node.record, attempt, token)
         {
-            if phase == Phase::Asking || self.old_replies_matter() {
+            let counts = self.is_trusted(node);
+            if counts && (phase == Phase::Asking || self.old_replies_matter()) {
                 node.granted.insert(attempt);
             }
             if self.scenario.snapshots {
@@ -278,7 +283,7 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             .rules
             .vote(Ask::Extend, &mut node.record, attempt, token)
         {
-            if matches!(extension, Extension::Asked { .. }) {
+            if matches!(extension, Extension::Asked { .. }) && self.is_trusted(node) {
                 node.extended.insert(attempt);
             }
             if self.scenario.snapshots {
@@ -320,8 +325,24 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             let token = state.attempts[usize::from(owner)].token;
             self.rules.remember(&mut record, owner, token);
         }
-        state.nodes[index].record = record;
+        let node = &mut state.nodes[index];
+        if self.scenario.exchanges {
+            record.floor = node.record.floor;
+            node.unnoticed = self.scenario.fault != Some(Fault::PromotionIgnored);
+        }
+        node.record = record;
         state.restarts += 1;
+    }
+
+    /// Rule: the replies of a node count only if it has the memory that it had at the handshake.
+    fn is_trusted(&self, node: &Node) -> bool {
+        !node.unnoticed || self.scenario.fault == Some(Fault::NeverVerified)
+    }
+
+    /// The first handshake after the memory was exchanged sets the floor.
+    fn notice(&self, node: &mut Node) {
+        node.unnoticed = false;
+        node.record.floor = node.record.clock + self.scenario.skew.unwrap_or(0);
     }
 }
 

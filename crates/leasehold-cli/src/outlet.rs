@@ -1,0 +1,160 @@
+//! Where lines are written: stderr, and the file descriptor of `--events-fd`.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+
+/// How many lines may be queued. Further lines are dropped.
+const MAX_LINES: usize = 1000;
+/// How long the last lines of each outlet may take at exit.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+static STDERR: Outlet = Outlet::new();
+static EVENTS: Outlet = Outlet::new();
+
+/// A destination for lines.
+///
+/// Either may be a pipe whose reader has stopped reading. Neither the lease nor the command may
+/// wait for that reader, so a thread of its own writes to each while a lease is held.
+struct Outlet {
+    /// Stderr if not set.
+    file: OnceLock<EventsFd>,
+    queue: OnceLock<SyncSender<Message>>,
+}
+
+enum Message {
+    Line(String),
+    /// Dropped when every earlier line has been written.
+    End(SyncSender<()>),
+}
+
+impl Outlet {
+    const fn new() -> Self {
+        Self {
+            file: OnceLock::new(),
+            queue: OnceLock::new(),
+        }
+    }
+
+    fn write(&self, line: String) {
+        match self.queue.get() {
+            None => self.write_now(&line),
+            Some(queue) => {
+                let _ = queue.try_send(Message::Line(line));
+            }
+        }
+    }
+
+    fn write_now(&self, line: &str) {
+        // If the reader is gone there is nobody to report that to.
+        let _ = match self.file.get() {
+            Some(events) => (&*events.0).write_all(format!("{line}\n").as_bytes()),
+            None => writeln!(anstream::stderr().lock(), "{line}"),
+        };
+    }
+
+    fn write_in_background(&'static self) {
+        self.queue.get_or_init(|| {
+            let (sender, receiver) = sync_channel(MAX_LINES);
+            // If the thread cannot be started, lines are dropped.
+            let _ = std::thread::Builder::new().spawn(move || {
+                for message in receiver {
+                    match message {
+                        Message::Line(line) => self.write_now(&line),
+                        Message::End(done) => drop(done),
+                    }
+                }
+            });
+            sender
+        });
+    }
+
+    fn finish(&self) {
+        let (done, wait) = sync_channel(0);
+        if let Some(queue) = self.queue.get()
+            && queue.try_send(Message::End(done)).is_ok()
+        {
+            // Returns when `done` is dropped.
+            let _ = wait.recv_timeout(LAST_LINES);
+        }
+    }
+}
+
+/// Writes a line to stderr.
+pub(crate) fn write(line: String) {
+    STDERR.write(line);
+}
+
+/// Writes a line to the descriptor of `--events-fd`, if there is one.
+pub(crate) fn write_event(line: &str) {
+    if EVENTS.file.get().is_some() {
+        EVENTS.write(line.to_owned());
+    }
+}
+
+/// From now on, no caller waits for a reader.
+pub(crate) fn write_in_background() {
+    STDERR.write_in_background();
+    if EVENTS.file.get().is_some() {
+        EVENTS.write_in_background();
+    }
+}
+
+/// Waits until the last lines are written, for a limited time.
+pub(crate) fn finish_writing() {
+    STDERR.finish();
+    EVENTS.finish();
+}
+
+/// A descriptor that the parent process opened for events.
+#[derive(Clone)]
+pub(crate) struct EventsFd(Arc<File>);
+
+impl EventsFd {
+    /// Takes the descriptor with this number. Call it before this process opens anything: the
+    /// number could otherwise be one of its own descriptors.
+    pub(crate) fn open(number: &str) -> Result<Self, String> {
+        let number: i32 = number.parse().map_err(|_| "not a number".to_owned())?;
+        if number < 1 {
+            return Err("events need a descriptor of 1 or more".to_owned());
+        }
+        let not_open = |error: std::io::Error| {
+            format!(
+                "cannot write to descriptor {number}: {error}; open it for writing first, for \
+                 example with `9>events.log` in a shell"
+            )
+        };
+        duplicate(number)
+            .map(|owned| Self(Arc::new(File::from(owned))))
+            .map_err(not_open)
+    }
+
+    /// Sends all events to this descriptor.
+    pub(crate) fn install(&self) {
+        let _ = EVENTS.file.set(self.clone());
+    }
+}
+
+/// A duplicate of an inherited descriptor. The command gets neither the duplicate nor, unless
+/// it is stdout or stderr, the original: a reader then sees the end of the events when this
+/// process exits.
+#[allow(unsafe_code)]
+fn duplicate(number: i32) -> std::io::Result<OwnedFd> {
+    // SAFETY: the descriptor is borrowed for this function only, in which nothing closes it.
+    // If it is not open, the first `fcntl` fails and it is not used further.
+    let inherited = unsafe { BorrowedFd::borrow_raw(number) };
+    let flags = OFlag::from_bits_truncate(fcntl(inherited, FcntlArg::F_GETFL)?);
+    if flags & OFlag::O_ACCMODE == OFlag::O_RDONLY {
+        return Err(std::io::Error::other("it is open for reading only"));
+    }
+    let owned = inherited.try_clone_to_owned()?;
+    if number > 2 {
+        fcntl(inherited, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+    }
+    Ok(owned)
+}

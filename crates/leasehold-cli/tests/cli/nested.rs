@@ -1,0 +1,210 @@
+//! A tool inside a command that the tool runs.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use leasehold_testkit::RedisServer;
+
+use crate::{Place, events, kinds};
+
+const TOOL: &str = env!("CARGO_BIN_EXE_leasehold");
+
+/// An inner tool uses the nodes and the prefix of the outer one, however they were given: what it
+/// holds is held there.
+#[test]
+fn an_inner_tool_uses_the_same_nodes_and_prefix() {
+    let servers = RedisServer::start_many(1);
+    let url = servers[0].url();
+    let place = Place::local();
+    let file = place.file("nodes");
+    std::fs::write(&file, format!("{url}\n")).expect("written");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+    std::fs::create_dir(place.file("elsewhere")).expect("created");
+    let store = format!("local:{}", place.file("own.db").display());
+    for (name, nodes) in [
+        ("a", ["--node", url.as_str()]),
+        ("b", ["--nodes-file", "nodes"]),
+        ("c", ["--node", store.as_str()]),
+    ] {
+        let inner = format!("inner.{name}");
+        // The path of the file is right in another directory, too.
+        let line = format!("cd elsewhere; {TOOL} run {inner} -c 'cd ..; @@ exec sleep 60'");
+        let outer = [&nodes[..], &["--prefix", "p:"]].concat();
+        let running = place.holding(name, &outer, &line);
+        let held = |options: &[&str]| {
+            let args = [&["run", &inner, "-n"], options, &["--", "true"]].concat();
+            place.run(&args).code == 75
+        };
+        let direct = if name == "c" { store.as_str() } else { &url };
+        assert!(held(&["--node", direct, "--prefix", "p:"]), "{name}");
+        assert!(!held(&["--node", direct]), "{name}: the prefix is lost");
+        assert!(!held(&["--prefix", "p:"]), "{name}: on the embedded store");
+        running.signal("TERM");
+        assert_eq!(running.end().code, 128 + 15, "{name}");
+    }
+    // Nodes in the environment are replaced by those of the command line.
+    let mut command = place.command(&["run", "d", "--node", &store, "-c", "echo $LEASEHOLD_NODES"]);
+    let output = crate::output(command.env("LEASEHOLD_NODES", &url));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.trim(), store, "{output:?}");
+}
+
+/// Nodes with a password are not passed on. An inner tool does not fall back to the embedded
+/// store: it refuses, and says what to do. What it says to do works.
+#[test]
+fn nodes_with_a_password_are_not_passed_on_and_the_inner_tool_says_what_to_do() {
+    let server = RedisServer::start_with(&["--requirepass", "secret"]);
+    let url = server.url().replace("redis://", "redis://:secret@");
+    let mut place = Place::local();
+    let inner = format!("env; {TOOL} run b -n -- echo inside");
+    let refused = |ran: crate::Ran| {
+        assert_eq!(ran.code, 64, "{}", ran.err);
+        assert!(ran.err.contains("contain a password"), "{}", ran.err);
+        assert!(
+            ran.err.contains("next: put them into a file"),
+            "{}",
+            ran.err
+        );
+        assert!(!ran.out.contains("secret"), "{}", ran.out);
+    };
+    refused(place.run(&["run", "a", "--node", &url, "-c", &inner]));
+    place.nodes = Some(url.clone());
+    refused(place.run(&["run", "a", "-c", &inner]));
+    let file = place.file("nodes");
+    std::fs::write(&file, format!("{url}\n")).expect("written");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+    let out = place.ok(&["run", "a", "--nodes-file", "nodes", "-c", &inner]);
+    assert!(
+        out.ends_with("inside\n") && !out.contains("secret"),
+        "{out}"
+    );
+    let line = format!("{TOOL} run b -n --nodes-file nodes -- echo inside");
+    assert_eq!(place.ok(&["run", "a", "-c", &line]), "inside\n");
+}
+
+/// Waiting for a lock that an enclosing run holds would never end, at whatever depth. It is
+/// refused at once, with and without patience.
+#[test]
+fn the_same_name_inside_itself_is_refused() {
+    let servers = RedisServer::start_many(3);
+    for (place, fresh) in [
+        (Place::local(), ""),
+        (Place::redis(&servers), "--assume-fresh"),
+    ] {
+        let first = ["run", "a", "--prefix", "p:"];
+        let first: Vec<_> = first
+            .into_iter()
+            .chain((!fresh.is_empty()).then_some(fresh))
+            .collect();
+        for inner in [
+            format!("{TOOL} run a {fresh} -- touch ran"),
+            format!("{TOOL} run a {fresh} -n -- touch ran"),
+            format!("{TOOL} run a {fresh} -q -w 50 -- touch ran"),
+            format!("{TOOL} acquire a {fresh}"),
+            format!("{TOOL} run b {fresh} -- {TOOL} run a {fresh} -- touch ran"),
+        ] {
+            let ran = place.run(&[&first[..], &["-c", &inner]].concat());
+            assert_eq!(ran.code, 64, "{inner}: {}", ran.err);
+            assert!(
+                ran.err.contains("enclosing `leasehold run` holds `a`"),
+                "{}",
+                ran.err
+            );
+            assert!(ran.err.contains("--inherit"), "{}", ran.err);
+        }
+        assert!(!place.file("ran").exists());
+        // Another prefix or other nodes make it another lock.
+        let own = format!("--node local:{}", place.file("own.db").display());
+        for other in ["--prefix q:", own.as_str()] {
+            let inner = format!("{TOOL} run a {fresh} {other} -- echo inside");
+            let out = place.ok(&[&first[..], &["-c", &inner]].concat());
+            assert_eq!(out, "inside\n", "{other}");
+        }
+        // A lock that another process holds is waited for as usual.
+        let holder = place.holding("c", &[&first[2..]].concat(), "exec sleep 60");
+        let inner = format!("{TOOL} run c {fresh} -w 1 -- touch ran");
+        let ran = place.run(&[&first[..], &["-c", &inner]].concat());
+        assert_eq!(ran.code, 75, "{}", ran.err);
+        drop(holder);
+    }
+}
+
+/// With `--inherit` the command runs under the enclosing lease, with its token, in its process
+/// group, and replaces the tool.
+#[test]
+fn inherit_runs_under_the_enclosing_lease() {
+    let place = Place::local();
+    let command = "echo $LEASEHOLD_NAME $LEASEHOLD_TOKEN $(ps -o pgid= -p $$)";
+    let line = format!("({command}); {TOOL} run a --inherit --json -c '{command}; exit 7'");
+    let ran = place.run(&["run", "a", "-c", &line]);
+    assert_eq!(ran.code, 7, "{}", ran.err);
+    let lines: Vec<_> = ran.out.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (2, lines[1]), "{}", ran.out);
+    assert_eq!(kinds(&events(&ran.err)), ["inherited"]);
+    // Through another lease: it has the token of the lock that it names.
+    let inner = format!(
+        "{TOOL} run b -- {TOOL} run a --inherit -c 'echo $LEASEHOLD_NAME $LEASEHOLD_TOKEN'"
+    );
+    let line = format!("echo a $LEASEHOLD_TOKEN; {inner}");
+    let out = place.ok(&["run", "a", "-c", &line]);
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (2, lines[1]), "{out}");
+    // Where no enclosing run holds the lock it is acquired.
+    let line = format!("{TOOL} run b --inherit -c 'echo $LEASEHOLD_NAME'");
+    assert_eq!(place.ok(&["run", "a", "-c", &line]), "b\n");
+    assert_eq!(
+        place.ok(&["run", "a", "--inherit", "--", "echo", "alone"]),
+        "alone\n"
+    );
+    // A lease that the script acquired is inherited, too.
+    let acquired = place.ok(&["acquire", "c", "--ttl", "600"]);
+    let line = format!(
+        "{acquired}{TOOL} run c --inherit -c 'echo $LEASEHOLD_TOKEN'; echo $LEASEHOLD_TOKEN"
+    );
+    let out = place.ok(&["run", "d", "-c", &line]);
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!((lines.len(), lines[0]), (2, lines[1]), "{out}");
+    // A command that cannot be run has the usual code.
+    let line = format!("{TOOL} run a --inherit -- no-such-command");
+    assert_eq!(place.run(&["run", "a", "-c", &line]).code, 127);
+}
+
+/// Two names may have equal tokens: in the first seconds of a server, the first token of each name
+/// is the least that the server grants. A lease of one name is not one of the other.
+#[test]
+fn an_equal_token_of_another_name_is_not_an_enclosing_lease() {
+    // If the machine stalls for seconds the tokens differ, and that proves nothing: try again.
+    for _ in 0..10 {
+        let server = RedisServer::start();
+        let place = Place::redis(std::slice::from_ref(&server));
+        let stranger = place.holding("y", &[], "echo $LEASEHOLD_TOKEN > token; @@ exec sleep 60");
+        let inner = format!("{TOOL} run y -n -- echo in; {TOOL} run y --inherit -n -- echo in");
+        let line = format!("echo $LEASEHOLD_TOKEN; {inner}");
+        let ran = place.run(&["run", "x", "-c", &line]);
+        let (token, rest) = ran.out.split_once('\n').expect("a token");
+        assert_eq!((ran.code, rest), (75, ""), "{}", ran.err);
+        assert!(!ran.err.contains("enclosing"), "{}", ran.err);
+        drop(stranger);
+        if place.read("token").trim() == token {
+            return;
+        }
+    }
+    panic!("the tokens of two names were never equal");
+}
+
+/// An enclosing lease that is lost takes the inherited command with it.
+#[test]
+fn an_inherited_command_is_stopped_with_the_enclosing_lease() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    let line = format!(
+        "{TOOL} run a --inherit -c 'trap \"echo told > told; exit\" TERM; @@ while :; do sleep 0.01; done'"
+    );
+    let running = place.holding("a", &["--ttl", "5s", "--grace", "2s"], &line);
+    std::thread::sleep(Duration::from_millis(200));
+    servers[0].stop();
+    let ran = running.end();
+    servers[0].resume();
+    assert_eq!(ran.code, 79, "{}", ran.err);
+    assert_eq!(place.await_file("told"), "told\n");
+}

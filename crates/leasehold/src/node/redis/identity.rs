@@ -1,0 +1,217 @@
+//! What a server says about itself (`INFO`), and what of it tells one memory from another.
+//!
+//! INFO is a command of its own and not part of a script: managed services refuse it there.
+
+use std::time::Duration;
+
+use redis::{Pipeline, Value};
+
+use super::reply::{Native, glimpse, server_error};
+use crate::node::NodeError;
+
+/// Tells the memory of a server from every other: that of another process, and what the same
+/// process has after it was a replica.
+///
+/// It is the run id and, once the server was promoted, `master_replid2` and
+/// `second_repl_offset`: the history that it continued as a replica, and where it left that
+/// history. A replica copies its master's memory, so a server that was demoted and is promoted
+/// again may have forgotten what it granted, although it never restarted. Every promotion sets
+/// both values; a replica that attaches or leaves does not.
+///
+/// Two promotions can show the same values only if nothing was written to the other server in
+/// between. Then the memory is the same as after the first one, which is from before any record
+/// that was written under these values; the missing record begins a new epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity(String);
+
+/// What a server says about itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ServerInfo {
+    /// `None` where a managed service hides it. Then only the epoch record identifies the server.
+    pub(super) run_id: Option<String>,
+    pub(super) identity: Identity,
+    /// How long the server has been up, by its wall clock, in whole seconds.
+    pub(super) up: Duration,
+    /// The server's own compare-and-delete.
+    pub(super) native: Option<Native>,
+    pub(super) is_replica: bool,
+}
+
+/// How many requests [`ask`] adds.
+pub(super) const REQUESTS: usize = 2;
+
+/// Asks a server about itself. One section at a time: older servers do not take two.
+pub(super) fn ask(pipeline: &mut Pipeline) {
+    pipeline.cmd("INFO").arg("server");
+    pipeline.cmd("INFO").arg("replication");
+}
+
+impl Identity {
+    /// Of a server that hides its run id.
+    const ANONYMOUS: &str = "anonymous";
+
+    fn new(run_id: Option<&str>, promoted_from: Option<(&str, u64)>) -> Self {
+        let run_id = run_id.unwrap_or(Self::ANONYMOUS);
+        Self(match promoted_from {
+            None => run_id.to_owned(),
+            Some((history, offset)) => format!("{run_id}.{history}.{offset}"),
+        })
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether the memory is that of a replica that was promoted.
+    pub(super) fn is_promoted(&self) -> bool {
+        self.0.contains('.')
+    }
+
+    /// Whether a server with this identity still has the memory of `earlier`.
+    ///
+    /// It has if they are equal, and also if it is the same run and mentions no promotion any
+    /// more: a server clears both values an hour (`repl-backlog-ttl`) after its last replica
+    /// left. A promotion would have set them to other values.
+    /// What remains unnoticed is a promotion whose values were cleared before any client saw
+    /// them: see docs/guarantees.md.
+    pub(super) fn continues(&self, earlier: &Self) -> bool {
+        let rest = earlier.0.strip_prefix(&self.0);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+}
+
+impl ServerInfo {
+    /// Reads the replies to [`ask`].
+    pub(super) fn read(replies: &[Value]) -> Result<Self, NodeError> {
+        let [server, replication] = replies else {
+            let why = format!("{} replies to INFO", replies.len());
+            return Err(NodeError::Protocol { why });
+        };
+        let (server, replication) = (text(server)?, text(replication)?);
+        let run_id = field(server, "run_id").filter(|id| is_plain(id));
+        let history = field(replication, "master_replid2")
+            .filter(|id| is_plain(id) && id.bytes().any(|digit| digit != b'0'));
+        // -1 without a history.
+        let offset = field(replication, "second_repl_offset").and_then(|at| at.parse().ok());
+        Ok(Self {
+            identity: Identity::new(run_id, history.zip(offset)),
+            run_id: run_id.map(str::to_owned),
+            // Negative if the clock was set back: then it has been up for no time at all.
+            up: Duration::from_secs(
+                field(server, "uptime_in_seconds")
+                    .and_then(|seconds| seconds.parse().ok())
+                    .unwrap_or(0),
+            ),
+            native: native(server),
+            is_replica: field(replication, "role") == Some("slave"),
+        })
+    }
+}
+
+fn native(server: &str) -> Option<Native> {
+    let version = |of| {
+        let mut parts = field(server, of)?.split('.').map(str::parse::<u32>);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    match version("valkey_version") {
+        Some(valkey) => (valkey >= (9, 0)).then_some(Native::DelIfEq),
+        None => (version("redis_version")? >= (8, 4)).then_some(Native::DelEx),
+    }
+}
+
+fn text(reply: &Value) -> Result<&str, NodeError> {
+    let text = match reply {
+        Value::ServerError(error) => return Err(server_error(error)),
+        Value::VerbatimString { text, .. } => Some(text.as_str()),
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    };
+    text.ok_or_else(|| {
+        let why = format!("to INFO: {}", glimpse(std::slice::from_ref(reply)));
+        NodeError::Protocol { why }
+    })
+}
+
+fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
+    let value = |line: &'i str| line.strip_prefix(name)?.strip_prefix(':');
+    info.lines().find_map(value)
+}
+
+/// It becomes part of a script's text, and of the record, whose parts are told apart by ':'.
+fn is_plain(id: &str) -> bool {
+    !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(run_id: &str, history: &str, offset: i64) -> Identity {
+        info(run_id, history, offset).identity
+    }
+
+    fn info(run_id: &str, history: &str, offset: i64) -> ServerInfo {
+        let server = format!(
+            "# Server\r\nredis_version:7.0.15\r\nrun_id:{run_id}\r\nuptime_in_seconds:71\r\n"
+        );
+        let replication = format!(
+            "# Replication\r\nrole:master\r\nmaster_replid:{}\r\nmaster_replid2:{history}\r\n\
+             second_repl_offset:{offset}\r\n",
+            "d".repeat(40)
+        );
+        let replies = [server, replication].map(|text| Value::BulkString(text.into_bytes()));
+        ServerInfo::read(&replies).expect("an answer")
+    }
+
+    #[test]
+    fn a_promotion_is_another_memory() {
+        let zeros = "0".repeat(40);
+        let first = identity("r1", &zeros, -1);
+        assert_eq!(first.as_str(), "r1");
+        let promoted = identity("r1", "aa", 91);
+        let again = identity("r1", "aa", 120);
+        let elsewhere = identity("r1", "bb", 91);
+        let all = [&first, &promoted, &again, &elsewhere];
+        for (i, earlier) in all.into_iter().enumerate() {
+            for (j, now) in all.into_iter().enumerate() {
+                // `first` is also what is left of the others once the server has cleared it.
+                assert_eq!(
+                    now.continues(earlier),
+                    i == j || j == 0,
+                    "{now:?} {earlier:?}"
+                );
+            }
+        }
+        for other in [identity("r2", &zeros, -1), identity("r", &zeros, -1)] {
+            assert!(all.iter().all(|one| !other.continues(one)), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_hides_is_not_needed() {
+        let hidden = [
+            Value::BulkString(b"# Server\r\n".to_vec()),
+            Value::BulkString(Vec::new()),
+        ];
+        let info = ServerInfo::read(&hidden).expect("an answer");
+        assert_eq!((info.run_id, info.identity.as_str()), (None, "anonymous"));
+        assert!(!info.is_replica && info.up.is_zero() && info.native.is_none());
+        // What would break out of the script's text is taken for hidden, too.
+        assert_eq!(identity("a'b", "a.b", 3).as_str(), "anonymous");
+    }
+
+    #[test]
+    fn native_commands_by_version() {
+        for (version, expected) in [
+            ("redis_version:7.2.4", None),
+            ("redis_version:8.4.0", Some(Native::DelEx)),
+            ("redis_version:7.2.4\r\nvalkey_version:8.1.3", None),
+            (
+                "redis_version:7.2.4\r\nvalkey_version:9.0.0",
+                Some(Native::DelIfEq),
+            ),
+        ] {
+            assert_eq!(native(version), expected, "{version}");
+        }
+    }
+}

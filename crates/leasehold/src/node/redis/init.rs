@@ -1,0 +1,405 @@
+//! Recording a set of nodes on its servers before any client uses them, or in place of another
+//! set. See [`super::set`].
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Pipeline, Value};
+
+use super::identity::{self, ServerInfo};
+use super::reply::{bytes, connection_error, read_hello, server_error};
+use super::session::{Keys, exchange, read_set};
+use super::set::{Set, sorted};
+use super::{Target, scripts, survey};
+use crate::node::rules::Constants;
+use crate::node::{NodeError, NodeSettings};
+
+/// How long the leases of a set that is replaced may run, if it has no restart guard.
+const LEASES_OF_OTHERS: Duration = Duration::from_secs(60);
+
+/// What to do with the records of another set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    Refuse,
+    Replace,
+}
+
+/// What was done to the records of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Change {
+    /// Nothing: the set was on record already.
+    Unchanged,
+    /// The server had no record of a set.
+    Recorded,
+    /// The server had another set, or other constants, on record.
+    Replaced,
+}
+
+/// What [`Builder::init`](crate::Builder::init) did at one server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Initialized {
+    /// The node's label.
+    pub node: String,
+    /// What was done there.
+    pub change: Change,
+    /// When the node votes. Zero: at once.
+    pub votes_in: Duration,
+}
+
+/// A server and what it has on record.
+struct Server {
+    label: String,
+    connection: MultiplexedConnection,
+    info: ServerInfo,
+    set: Option<Set>,
+    /// The constants on record, if the record is of this run.
+    constants: Option<String>,
+    now_us: u64,
+}
+
+/// The error of one node.
+pub(crate) type Failed = (String, NodeError);
+
+/// Records the set of these servers on each of them. All must be reachable.
+pub(crate) async fn init(
+    targets: Vec<Target>,
+    settings: &NodeSettings,
+    existing: Existing,
+) -> Result<Vec<Initialized>, Failed> {
+    let (keys, nodes) = (Keys::new(&settings.prefix), targets.len());
+    let labels: Vec<_> = targets.iter().map(|target| target.label.clone()).collect();
+    let mut servers = Vec::with_capacity(nodes);
+    for target in targets {
+        let label = target.label.clone();
+        let server = Server::reach(target, settings, &keys).await;
+        servers.push(server.map_err(|error| (label, error))?);
+    }
+    same_server(&servers)?;
+    let ours = scripts::describe(&settings.constants);
+    let (set, change) = match conflict(&servers, &labels, &ours) {
+        None => match servers.iter().find_map(|server| server.set.clone()) {
+            Some(set) => (set, Change::Recorded),
+            None => (Set::new(labels, nodes, 0), Change::Recorded),
+        },
+        Some(conflict) if existing == Existing::Refuse => return Err(conflict),
+        Some(_) => (Set::new(labels, nodes, 0), Change::Replaced),
+    };
+    let blank = servers.iter().all(|server| server.set.is_none());
+    // The operator who runs `init` on servers without a record says that they are new.
+    let fresh = settings.assume_fresh || blank && change == Change::Recorded;
+    let mut record = Record {
+        keys: &keys,
+        set: &set,
+        constants: &settings.constants,
+        fresh,
+        assume_fresh: settings.assume_fresh,
+        guard: Duration::ZERO,
+        change,
+    };
+    if change == Change::Replaced && !settings.assume_fresh {
+        record.guard = guard(&servers, &settings.constants);
+    }
+    let mut done = Vec::with_capacity(nodes);
+    for server in &mut servers {
+        let initialized = server.record(&record).await;
+        done.push(initialized.map_err(|error| (server.label.clone(), error))?);
+    }
+    if !record.guard.is_zero() {
+        // Clients of the earlier set may acquire locks until they notice.
+        settings.clock.sleep(settings.verify_after * 2).await;
+        let longest = longest_lease(&mut servers, settings).await?;
+        for (server, done) in servers.iter_mut().zip(&mut done) {
+            if longest > done.votes_in {
+                let later = server.vote_later(&keys, &set, longest).await;
+                later.map_err(|error| (server.label.clone(), error))?;
+                done.votes_in = longest;
+            }
+        }
+    }
+    for server in &mut servers {
+        let on_record = server.set_on_record(&keys).await;
+        let on_record = on_record.map_err(|error| (server.label.clone(), error))?;
+        if !on_record.as_ref().is_some_and(|own| own.is_same(&set)) {
+            let why = "another client recorded other nodes at the same time; run init again".into();
+            return Err((server.label.clone(), NodeError::Refused { why }));
+        }
+    }
+    Ok(done)
+}
+
+/// Two nodes that are the same server.
+fn same_server(servers: &[Server]) -> Result<(), Failed> {
+    for (index, server) in servers.iter().enumerate() {
+        let twin = |other: &&Server| {
+            other.info.run_id.is_some() && other.info.run_id == server.info.run_id
+        };
+        if let Some(other) = servers[..index].iter().find(twin) {
+            let (one, other) = (other.label.clone(), server.label.clone());
+            return Err((other.clone(), NodeError::SameServer { one, other }));
+        }
+    }
+    Ok(())
+}
+
+/// The first server that has something else on record than what is to be recorded.
+fn conflict(servers: &[Server], labels: &[String], ours: &str) -> Option<Failed> {
+    let known = servers.iter().find_map(|server| server.set.as_ref());
+    let labels = sorted(labels.to_vec());
+    for server in servers {
+        let other_set = match (&server.set, known) {
+            (Some(set), Some(known)) => set.nodes != labels.len() || !set.is_same(known),
+            // It may join only if it is on record under its address.
+            (None, Some(known)) => known.labels != labels,
+            (_, None) => false,
+        };
+        let error = match &server.constants {
+            _ if other_set => {
+                let recorded = server.set.as_ref().or(known);
+                let of = |other: &&Server| other.set.as_ref() == recorded;
+                let node = servers.iter().find(of).unwrap_or(server);
+                NodeError::OtherNodes {
+                    node: node.label.clone(),
+                    theirs: recorded
+                        .map(|set| set.labels.join(", "))
+                        .unwrap_or_default(),
+                    ours: labels.join(", "),
+                }
+            }
+            Some(theirs) if theirs != ours => NodeError::OtherConstants {
+                theirs: theirs.clone(),
+                ours: ours.to_owned(),
+            },
+            _ => continue,
+        };
+        return Some((server.label.clone(), error));
+    }
+    None
+}
+
+/// How long a lease of an earlier set may run at least, as far as the guards tell.
+fn guard(servers: &[Server], ours: &Constants) -> Duration {
+    let theirs = servers
+        .iter()
+        .filter_map(|server| guard_of(server.constants.as_ref()?));
+    let longest = theirs.chain(ours.restart_guard).max();
+    longest.unwrap_or(LEASES_OF_OTHERS)
+}
+
+/// How long a lease that a client of an earlier set holds may still run. Such a client cannot
+/// renew it once the servers belong to another set. A name that is only kept is no lease.
+async fn longest_lease(
+    servers: &mut [Server],
+    settings: &NodeSettings,
+) -> Result<Duration, Failed> {
+    let mut longest = Duration::ZERO;
+    for server in servers {
+        let locks = survey::look_at_all(&mut server.connection).await;
+        let locks = locks.map_err(|error| (server.label.clone(), connection_error(&error)))?;
+        for lock in locks {
+            if lock.name.as_bytes().starts_with(&settings.prefix) && !lock.holder.kept {
+                longest = longest.max(lock.remaining.unwrap_or_default());
+            }
+        }
+    }
+    Ok(longest)
+}
+
+/// The restart guard in the text of constants: `restart_guard=60s`.
+fn guard_of(constants: &str) -> Option<Duration> {
+    let guard = constants.rsplit_once("restart_guard=")?.1;
+    let (number, unit) = match guard.strip_suffix("ms") {
+        Some(number) => (number, 0.001),
+        None => (guard.strip_suffix('s')?, 1.0),
+    };
+    let seconds = number.parse::<f64>().ok()? * unit;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// What to record.
+struct Record<'a> {
+    keys: &'a Keys,
+    set: &'a Set,
+    constants: &'a Constants,
+    /// The servers had nothing to forget.
+    fresh: bool,
+    /// Nor can a lease of an earlier set run.
+    assume_fresh: bool,
+    guard: Duration,
+    change: Change,
+}
+
+impl Server {
+    /// Connects, and reads what the server has on record. Writes nothing.
+    async fn reach(
+        target: Target,
+        settings: &NodeSettings,
+        keys: &Keys,
+    ) -> Result<Self, NodeError> {
+        let timeout = Some(settings.connect_timeout);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(timeout)
+            .set_response_timeout(timeout);
+        let connecting = target
+            .client
+            .get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connecting.await.map_err(|error| connection_error(&error))?;
+        let mut ask = Pipeline::new();
+        identity::ask(&mut ask);
+        ask.cmd("TIME");
+        ask.cmd("MGET").arg(&keys.epoch).arg(&keys.set);
+        let replies = exchange(&mut connection, &ask).await?;
+        let (info, rest) = replies.split_at(identity::REQUESTS.min(replies.len()));
+        let info = ServerInfo::read(info)?;
+        if info.is_replica {
+            return Err(NodeError::ReadOnly);
+        }
+        let (now_us, epoch, set) = match rest {
+            [Value::Array(time), Value::Array(records)] => match &**records {
+                [epoch, set] => (
+                    read_time(time),
+                    bytes(epoch).unwrap_or_default(),
+                    read_set(std::slice::from_ref(set))?,
+                ),
+                _ => (read_time(time), &b""[..], None),
+            },
+            rest => {
+                let errors = rest.iter().find_map(|reply| match reply {
+                    Value::ServerError(error) => Some(server_error(error)),
+                    _ => None,
+                });
+                let why = "its records could not be read".into();
+                return Err(errors.unwrap_or(NodeError::Protocol { why }));
+            }
+        };
+        let epoch = String::from_utf8_lossy(epoch);
+        let mut parts = epoch.split(':');
+        let is_of_this_run = parts.next() == Some(info.identity.as_str());
+        Ok(Self {
+            label: target.label,
+            connection,
+            set,
+            constants: parts.next().filter(|_| is_of_this_run).map(str::to_owned),
+            info,
+            now_us,
+        })
+    }
+
+    async fn record(&mut self, record: &Record<'_>) -> Result<Initialized, NodeError> {
+        let Record { keys, set, .. } = *record;
+        let own = self.set.as_ref().filter(|own| own.is_same(set));
+        let own = own.filter(|_| record.change != Change::Replaced);
+        let votes_from = match own {
+            _ if record.assume_fresh => 0,
+            Some(own) => own.votes_from,
+            None => self.votes_from(record.guard),
+        };
+        let text = Set {
+            votes_from,
+            ..own.unwrap_or(set).clone()
+        };
+        let mut write = Pipeline::new();
+        if record.change == Change::Replaced {
+            // The epoch begins anew, with these constants.
+            write.cmd("DEL").arg(&keys.epoch);
+        }
+        let set_record = write.cmd("SET").arg(&keys.set).arg(text.to_text());
+        if record.change != Change::Replaced && own.is_none() {
+            // What a client has recorded at the same time stays, and is found below.
+            set_record.arg("NX");
+        }
+        write.add_command(scripts::hello(
+            &keys.epoch,
+            record.constants,
+            &self.info.identity,
+            record.fresh,
+        ));
+        let replies = exchange(&mut self.connection, &write).await?;
+        for reply in &replies {
+            if let Value::ServerError(error) = reply {
+                return Err(server_error(error));
+            }
+        }
+        let hello = replies.last().unwrap_or(&Value::Nil);
+        let hello = read_hello(hello, &scripts::describe(record.constants))?;
+        let restarted = match record.constants.restart_guard {
+            Some(guard) if !hello.fresh => {
+                (guard + Duration::from_secs(1)).saturating_sub(self.info.up)
+            }
+            _ => Duration::ZERO,
+        };
+        let replaced = Duration::from_micros(votes_from.saturating_sub(self.now_us));
+        Ok(Initialized {
+            node: self.label.clone(),
+            change: match own {
+                Some(_) => Change::Unchanged,
+                None => record.change,
+            },
+            votes_in: restarted.max(replaced),
+        })
+    }
+
+    /// When the server may vote if it must not for this long. Zero: at any time.
+    fn votes_from(&self, guard: Duration) -> u64 {
+        match u64::try_from(guard.as_micros()).unwrap_or(u64::MAX) {
+            0 => 0,
+            guard_us => self.now_us.saturating_add(guard_us),
+        }
+    }
+
+    /// The server must not vote for this long from now on.
+    async fn vote_later(
+        &mut self,
+        keys: &Keys,
+        set: &Set,
+        guard: Duration,
+    ) -> Result<(), NodeError> {
+        let mut ask = Pipeline::new();
+        ask.cmd("TIME");
+        self.now_us = match exchange(&mut self.connection, &ask).await?.first() {
+            Some(Value::Array(time)) => read_time(time),
+            _ => self.now_us,
+        };
+        let text = Set {
+            votes_from: self.votes_from(guard),
+            ..set.clone()
+        };
+        let mut write = Pipeline::new();
+        write.cmd("SET").arg(&keys.set).arg(text.to_text());
+        match exchange(&mut self.connection, &write).await?.first() {
+            Some(Value::ServerError(error)) => Err(server_error(error)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn set_on_record(&mut self, keys: &Keys) -> Result<Option<Set>, NodeError> {
+        let mut ask = Pipeline::new();
+        ask.cmd("GET").arg(&keys.set);
+        read_set(&exchange(&mut self.connection, &ask).await?)
+    }
+}
+
+/// The reply to TIME, in µs since 1970.
+fn read_time(time: &[Value]) -> u64 {
+    let number = |value| std::str::from_utf8(bytes(value)?).ok()?.parse::<u64>().ok();
+    match time {
+        [s, us] => number(s).unwrap_or(0) * 1_000_000 + number(us).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_guard_of_others_is_read() {
+        let mut constants = Constants::for_nodes(3);
+        for guard in [Some(60_000), Some(600_000), Some(1_500), None] {
+            constants.restart_guard = guard.map(Duration::from_millis);
+            let text = scripts::describe(&constants);
+            assert_eq!(guard_of(&text), constants.restart_guard, "{text}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Servers whose memory is exchanged while they run and connections stay: by replication, or by a
+//! proxy that keeps connections while the server behind it restarts.
+
+use std::time::Instant;
+
+use leasehold::{Client, Lease, Options, Released};
+use leasehold_testkit::RedisServer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::restarts::{GUARD, Slow, guarded, short};
+use super::{LONG, builder, client, copies, frozen, patient, pause, until};
+
+/// A master and a server that can be its replica, which synchronise at once.
+fn pair() -> [RedisServer; 2] {
+    [(); 2].map(|()| RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]))
+}
+
+fn info(server: &RedisServer, field: &str) -> String {
+    let info = server.command(&[b"INFO", b"replication"]);
+    let value = |line: &str| {
+        line.strip_prefix(field)?
+            .strip_prefix(':')
+            .map(str::to_owned)
+    };
+    info.lines().find_map(value).unwrap_or_default()
+}
+
+/// Makes a server a replica, and waits until it has everything of its master.
+async fn demote(server: &RedisServer, master: &RedisServer) {
+    let port = master.port().to_string();
+    let to = [&b"REPLICAOF"[..], b"127.0.0.1", port.as_bytes()];
+    assert_eq!(server.command(&to), "+OK\r\n");
+    until("synchronised", || {
+        info(server, "master_link_status") == "up"
+    })
+    .await;
+}
+
+fn promote(server: &RedisServer) {
+    let promoted = server.command(&[b"REPLICAOF", b"NO", b"ONE"]);
+    assert_eq!(promoted, "+OK\r\n");
+}
+
+/// A client whose clock is slow: it asks for the lowest token that the server can grant.
+async fn slow(server: &RedisServer) -> Client {
+    let builder = builder(std::slice::from_ref(server)).time_source(Slow);
+    builder.connect().await.expect("connected")
+}
+
+async fn lock(client: &Client, name: &str) -> Lease {
+    let lease = client.mutex(name).with_options(patient).lock().await;
+    lease.expect("a lease")
+}
+
+async fn turn(client: &Client, name: &str) -> u64 {
+    let lease = lock(client, name).await;
+    let token = lease.token();
+    assert_eq!(lease.release().await, Released::Released);
+    token
+}
+
+/// Has a server forget its last grant of `x` without a restart, and returns the token of that:
+/// it is demoted, synchronised with a replica that had not heard of the grant, and promoted.
+async fn roll_back(a: &RedisServer, b: &RedisServer) -> u64 {
+    demote(b, a).await;
+    turn(&slow(a).await, "x").await;
+    let fence = b"leasehold:fence:{x}";
+    until("replicated", || b.get(fence) == a.get(fence)).await;
+    promote(b);
+    let run = a.command(&[b"INFO", b"server"]);
+    let token = turn(&slow(a).await, "x").await;
+    demote(a, b).await;
+    promote(a);
+    let run_id = |info: &str| {
+        info.lines()
+            .find(|l| l.starts_with("run_id"))
+            .map(str::to_owned)
+    };
+    let same = run_id(&run) == run_id(&a.command(&[b"INFO", b"server"]));
+    assert!(same, "it never restarted");
+    token
+}
+
+#[tokio::test]
+async fn a_server_that_was_a_replica_meanwhile_grants_no_token_twice() {
+    let [a, b] = pair();
+    let token = roll_back(&a, &b).await;
+    let next = turn(&slow(&a).await, "x").await;
+    assert!(next > token, "{next} after {token}");
+}
+
+/// No role change breaks a connection, so an old one has to notice by itself.
+#[tokio::test]
+async fn an_idle_connection_notices_that_the_server_was_a_replica() {
+    let [a, b] = pair();
+    let old = slow(&a).await;
+    turn(&old, "y").await;
+    let connections = || a.command(&[b"CLIENT", b"LIST"]);
+    let before = connections();
+    let token = roll_back(&a, &b).await;
+    // It alone has subscribed to anything.
+    let listening = before.lines().find(|line| line.contains(" sub=1 "));
+    let id = listening.and_then(|line| line.strip_prefix("id=")?.split(' ').next());
+    let id = id.expect("a connection");
+    assert!(
+        connections().contains(&format!("id={id} ")),
+        "it is still open"
+    );
+    // What is asked within a second after the last look is not looked at again.
+    pause(1_100).await;
+    let next = turn(&old, "x").await;
+    assert!(next > token, "{next} after {token}");
+}
+
+/// It may have forgotten leases as well, although it has long been up.
+#[tokio::test]
+async fn a_promotion_is_guarded_like_a_restart() {
+    let (servers, old) = guarded(1).await;
+    let [other, _] = pair();
+    demote(&servers[0], &other).await;
+    promote(&servers[0]);
+    let promoted = Instant::now();
+    let new = Client::builder()
+        .node(servers[0].url())
+        .restart_guard(GUARD)
+        .options(short(Options::default()));
+    let new = new.connect().await.expect("connected");
+    pause(1_100).await;
+    for client in [&new, &old, &new] {
+        let lease = client.mutex("a").lock().await.expect("in the end");
+        assert!(promoted.elapsed() >= GUARD, "{:?}", promoted.elapsed());
+        lease.release().await;
+    }
+}
+
+#[tokio::test]
+async fn read_only_during_a_failover_is_tried_again() {
+    let [a, b] = pair();
+    let client = client(std::slice::from_ref(&a)).await;
+    turn(&client, "x").await;
+    demote(&a, &b).await;
+    for _ in 0..3 {
+        let mutex = client.mutex("x").with_options(patient);
+        let error = mutex.try_lock().await.expect_err("a replica");
+        assert!(error.to_string().contains("is a replica now"), "{error}");
+        pause(50).await;
+    }
+    let mutex = client.mutex("x").with_options(patient);
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    pause(500).await;
+    assert!(
+        !waiting.is_finished(),
+        "a replica granted a lock, or ended the wait"
+    );
+    promote(&a);
+    let lease = waiting.await.expect("no panic").expect("a lease");
+    assert_eq!(lease.release().await, Released::Released);
+}
+
+#[tokio::test]
+async fn a_client_that_begins_with_a_replica_waits_for_its_promotion() {
+    let [a, b] = pair();
+    demote(&a, &b).await;
+    let client = builder(std::slice::from_ref(&a)).build().unwrap();
+    let mutex = client.mutex("x").with_options(patient);
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    pause(500).await;
+    assert!(!waiting.is_finished());
+    assert_eq!(
+        a.get(b"leasehold:epoch"),
+        None,
+        "nothing is written to a replica"
+    );
+    promote(&a);
+    let lease = waiting.await.expect("no panic").expect("a lease");
+    assert_eq!(lease.release().await, Released::Released);
+}
+
+/// Neither the first replica that attaches nor the last that leaves ends an epoch, although both
+/// change the ids of the replication; nor does a server that no longer mentions its promotion.
+#[tokio::test]
+async fn replicas_may_come_and_go() {
+    let [a, b] = pair();
+    for promoted in [false, true] {
+        let forget_after = |seconds: &[u8]| {
+            let set = [&b"CONFIG"[..], b"SET", b"repl-backlog-ttl", seconds];
+            assert_eq!(a.command(&set), "+OK\r\n");
+        };
+        forget_after(b"3600");
+        if promoted {
+            demote(&a, &b).await;
+            promote(&a);
+        }
+        let old = client(std::slice::from_ref(&a)).await;
+        let lease = lock(&old, "x").await;
+        let record = a.get(b"leasehold:epoch").expect("a record");
+        let keeps = async |what: &str| {
+            pause(1_100).await;
+            lease.extend().await.expect(what);
+            turn(&client(std::slice::from_ref(&a)).await, "y").await;
+            assert_eq!(a.get(b"leasehold:epoch").as_ref(), Some(&record), "{what}");
+        };
+        let history = || info(&a, "master_replid2");
+        let none = "0".repeat(40);
+        assert_eq!(history() == none, !promoted);
+        demote(&b, &a).await;
+        keeps("a replica attached").await;
+        promote(&b);
+        until("gone", || info(&a, "connected_slaves") == "0").await;
+        keeps("the last replica left").await;
+        forget_after(b"1");
+        until("the history is forgotten", || history() == none).await;
+        keeps("the history is forgotten").await;
+        assert_eq!(lease.release().await, Released::Released);
+    }
+}
+
+/// A proxy that keeps its clients' connections while the server behind it restarts.
+async fn keeping_proxy(server: &RedisServer) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let port = server.port();
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            tokio::spawn(forward(near, port));
+        }
+    });
+    url
+}
+
+async fn forward(mut near: TcpStream, port: u16) {
+    let (mut asked, mut answered) = (vec![0; 65536], vec![0; 65536]);
+    loop {
+        let Ok(mut far) = TcpStream::connect(("127.0.0.1", port)).await else {
+            pause(5).await;
+            continue;
+        };
+        loop {
+            tokio::select! {
+                read = near.read(&mut asked) => match read {
+                    Ok(read @ 1..) if far.write_all(&asked[..read]).await.is_ok() => {}
+                    Ok(1..) => break,
+                    _ => return,
+                },
+                read = far.read(&mut answered) => match read {
+                    Ok(read @ 1..) if near.write_all(&answered[..read]).await.is_ok() => {}
+                    Ok(1..) => return,
+                    _ => break,
+                },
+            }
+        }
+    }
+}
+
+/// The restart guard also holds where no connection tells of the restart.
+#[tokio::test]
+async fn a_restart_behind_a_proxy_is_guarded_too() {
+    let (mut servers, first) = guarded(3).await;
+    let mut second = Client::builder()
+        .restart_guard(GUARD)
+        .options(short(Options::default()));
+    for server in &servers {
+        second = second.node(keeping_proxy(server).await);
+    }
+    let second = second.build().unwrap();
+    let warm = second.mutex("warm").lock().await.expect("a lease");
+    warm.release().await;
+    let _lease = first.mutex("a").lock().await.expect("a lease");
+    let restarting = Instant::now();
+    servers[0].restart();
+    servers[1].restart();
+    let taken = loop {
+        assert!(restarting.elapsed() < LONG, "it never votes again");
+        match second.mutex("a").try_lock().await {
+            Ok(Some(lease)) => break lease,
+            _ => pause(10).await,
+        }
+    };
+    let waited = restarting.elapsed();
+    assert!(waited >= GUARD, "voted after {waited:?}");
+    taken.release().await;
+}
+
+/// A server checks permissions for each command of a script. What an earlier command has left is
+/// released.
+#[tokio::test]
+async fn what_a_missing_permission_left_is_released() {
+    let (server, clock, later_us) = frozen();
+    let servers = [server];
+    let rule: [&[u8]; 10] = [
+        b"ACL",
+        b"SETUSER",
+        b"locks",
+        b"on",
+        b">pw",
+        b"~*",
+        b"&*",
+        b"+@all",
+        b"-setrange",
+        b"-acl",
+    ];
+    assert_eq!(servers[0].command(&rule), "+OK\r\n");
+    let url = format!("redis://locks:pw@127.0.0.1:{}", servers[0].port());
+    let client = Client::builder().node(url).assume_fresh();
+    let client = client.connect().await.expect("connected");
+    clock.set(later_us);
+    // Longer than this test may take.
+    let long = |options: Options| patient(options).ttl(10 * LONG);
+    turn(&client, "a").await;
+    // The first grant writes the fence anew; the next only changes it, after it took the lock.
+    let mut refused = 0;
+    for _ in 0..3 {
+        match client.mutex("a").with_options(long).try_lock().await {
+            Err(error) => {
+                assert!(error.to_string().contains("NOPERM"), "{error}");
+                refused += 1;
+            }
+            Ok(lease) => drop(lease),
+        }
+        until("released", || copies(&servers, "a") == 0).await;
+    }
+    assert!(refused > 0, "it was never refused in the middle");
+}

@@ -1,0 +1,397 @@
+//! Which servers belong together: clients with other node lists are noticed, and a deployment can
+//! grow and replace a server.
+
+use std::time::Duration;
+
+use leasehold::node::{Change, NodeError};
+use leasehold::{Builder, Client, Error, Invalid, Options};
+use leasehold_testkit::RedisServer;
+
+use super::{LONG, builder, client, patient, pause};
+
+/// A client of some of the servers.
+fn of(servers: &[&RedisServer]) -> Builder {
+    Client::builder()
+        .nodes(servers.iter().map(|server| server.url()))
+        .connect_timeout(Duration::from_secs(10))
+        .assume_fresh()
+}
+
+/// The two lists in the error of a client that is refused.
+fn lists(error: &Error) -> Option<(String, String)> {
+    let found = match error {
+        Error::Invalid(Invalid::Node { error, .. }) => Some(error),
+        error => error.nodes().iter().find_map(|report| match &report.story {
+            leasehold::Story::Failed(error @ NodeError::OtherNodes { .. }) => Some(error),
+            _ => None,
+        }),
+    };
+    match found? {
+        NodeError::OtherNodes { theirs, ours, .. } => Some((theirs.clone(), ours.clone())),
+        _ => None,
+    }
+}
+
+/// The lists in the error of a client whose servers belong to another set. Until it has heard it
+/// from all of them, the outcome may be another one, but never a lock.
+async fn lists_of(client: &Client, options: fn(Options) -> Options) -> (String, String) {
+    let deadline = tokio::time::Instant::now() + LONG;
+    loop {
+        let attempt = client.mutex("a").with_options(options).try_lock().await;
+        if let Some(lists) = attempt.as_ref().err().and_then(lists) {
+            return lists;
+        }
+        assert!(!matches!(attempt, Ok(Some(_))), "it got the lock");
+        assert!(tokio::time::Instant::now() < deadline, "never: {attempt:?}");
+        pause(10).await;
+    }
+}
+
+fn addresses(servers: &[&RedisServer]) -> String {
+    let mut labels: Vec<_> = servers
+        .iter()
+        .map(|server| format!("127.0.0.1:{}", server.port()))
+        .collect();
+    labels.sort();
+    labels.join(", ")
+}
+
+/// A majority of {1, 2, 3} and one of {3, 4, 5} need not share a server.
+#[tokio::test]
+async fn a_client_of_other_nodes_gets_no_lock() {
+    let servers = RedisServer::start_many(5);
+    let [one, two, three, x, y] = [0, 1, 2, 3, 4].map(|i| &servers[i]);
+    let first = of(&[one, two, three]).connect().await.expect("connected");
+    let lease = first.mutex("a").with_options(patient).lock().await;
+    let _lease = lease.expect("a lease");
+    let strange = of(&[three, x, y]).build().expect("valid");
+    let (theirs, ours) = lists_of(&strange, patient).await;
+    assert_eq!(theirs, addresses(&[one, two, three]));
+    assert_eq!(ours, addresses(&[three, x, y]));
+    // It has written nothing.
+    for server in [x, y] {
+        assert_eq!(server.command(&[b"DBSIZE"]), ":0\r\n");
+    }
+}
+
+/// Addresses do not identify a server.
+#[tokio::test]
+async fn other_names_of_the_same_servers_are_one_set() {
+    let servers = RedisServer::start_many(3);
+    let first = client(&servers).await;
+    let lease = first.mutex("a").with_options(patient).lock().await;
+    let lease = lease.expect("a lease");
+    let aliases = servers
+        .iter()
+        .map(|server| format!("redis://localhost:{}", server.port()));
+    let second = Client::builder().nodes(aliases).assume_fresh();
+    let second = second.connect_timeout(Duration::from_secs(10));
+    let second = second.connect().await.expect("connected");
+    let mutex = second.mutex("a").with_options(patient);
+    assert!(mutex.try_lock().await.expect("an answer").is_none());
+    lease.release().await;
+    assert!(mutex.try_lock().await.expect("an answer").is_some());
+}
+
+/// The same server under two names, beside another: no majority of such a list means anything.
+#[tokio::test]
+async fn the_same_server_under_two_names_gives_no_lock() {
+    let servers = RedisServer::start_many(2);
+    let port = servers[0].port();
+    for _ in 0..2 {
+        let client = Client::builder()
+            .node(format!("redis://127.0.0.1:{port}"))
+            .node(format!("redis://localhost:{port}"))
+            .node(servers[1].url())
+            .connect_timeout(Duration::from_secs(10))
+            .assume_fresh()
+            .build()
+            .expect("valid");
+        let attempt = client.mutex("a").with_options(patient).try_lock().await;
+        let error = attempt.expect_err("refused").to_string();
+        assert!(error.contains("are the same server"), "{error}");
+    }
+}
+
+/// A client with another prefix has nothing to do with this set: neither its constants nor its
+/// nodes matter.
+#[tokio::test]
+async fn prefixes_do_not_meet() {
+    let servers = RedisServer::start_many(3);
+    let all = client(&servers).await;
+    let lease = all.mutex("a").with_options(patient).lock().await;
+    let _lease = lease.expect("a lease");
+    let other = of(&[&servers[0]])
+        .prefix("it's \"other\"\n/")
+        .skew(Duration::from_secs(3));
+    let other = other.connect().await.expect("connected");
+    let lease = other.mutex("a").with_options(patient).lock().await;
+    let lease = lease.expect("a lease");
+    lease.extend().await.expect("extended");
+    // The same without a prefix is refused.
+    let error = of(&[&servers[0]]).connect().await.expect_err("refused");
+    let lists = lists(&error).expect("both lists");
+    assert_eq!(lists.1, addresses(&[&servers[0]]));
+}
+
+/// 1 → 3 → 5: the clients of the smaller set are refused, and the new nodes do not vote while a
+/// lease of the smaller set may run.
+#[tokio::test]
+async fn a_deployment_grows() {
+    let servers = RedisServer::start_many(5);
+    let all: Vec<_> = servers.iter().collect();
+    let ttl = |options: Options| {
+        let options = patient(options).ttl(Duration::from_secs(5));
+        options.node_timeout(Duration::from_secs(2))
+    };
+    let mut old = of(&all[..1]).connect().await.expect("connected");
+    for size in [3, 5] {
+        let lease = old.mutex("a").with_options(ttl).lock().await;
+        let lease = lease.expect("a lease");
+        let token = lease.token();
+        let grown = || {
+            Client::builder()
+                .nodes(all[..size].iter().map(|server| server.url()))
+                .connect_timeout(Duration::from_secs(10))
+                .restart_guard(Duration::from_secs(5))
+                .options(ttl(Options::default()))
+        };
+        // Not by itself.
+        let error = grown().init().await.expect_err("it has to be said");
+        assert!(matches!(error, Error::Invalid(_)), "{error:?}");
+        let done = grown().init_replacing().await.expect("recorded");
+        assert_eq!(done.len(), size);
+        for node in &done {
+            assert_eq!(node.change, Change::Replaced, "{node:?}");
+            assert!(node.votes_in >= Duration::from_secs(4), "{node:?}");
+        }
+        let new = grown().connect().await.expect("connected");
+        let mutex = new.mutex("a").with_options(ttl);
+        let error = mutex.try_lock().await.expect_err("too early");
+        assert!(error.to_string().contains("votes again in"), "{error}");
+        // The old client hears of it.
+        tokio::time::timeout(LONG, lease.lost())
+            .await
+            .expect("lost");
+        assert_eq!(lists_of(&old, ttl).await.0, addresses(&all[..size]));
+        let next = mutex.lock().await.expect("in the end");
+        assert!(next.token() > token, "{} after {token}", next.token());
+        next.release().await;
+        old = new;
+    }
+}
+
+/// A server that is gone is replaced by an empty one, elsewhere.
+#[tokio::test]
+async fn a_dead_server_is_replaced() {
+    let mut servers = RedisServer::start_many(4);
+    let spare = servers.pop().expect("four");
+    let old = client(&servers).await;
+    let lease = old.mutex("a").with_options(patient).lock().await;
+    lease.expect("a lease").release().await;
+    servers[2].kill();
+    let list = [&servers[0], &servers[1], &spare];
+    // The new server alone is not enough to be believed.
+    let careless = of(&list).build().expect("valid");
+    let lease = careless.mutex("a").with_options(patient).try_lock().await;
+    let lease = lease.expect("two of three belong to the set");
+    drop(lease);
+    assert_eq!(spare.command(&[b"DBSIZE"]), ":0\r\n");
+    let done = of(&list).init_replacing().await.expect("recorded");
+    assert!(done.iter().all(|node| node.votes_in.is_zero()), "{done:?}");
+    let new = of(&list).connect().await.expect("connected");
+    let lease = new.mutex("a").with_options(patient).lock().await;
+    let lease = lease.expect("a lease");
+    assert!(spare.get(b"a").is_some(), "it votes");
+    lease.release().await;
+    // The old list is refused.
+    assert_eq!(lists_of(&old, patient).await.0, addresses(&list));
+}
+
+/// Both lists record their sets while the shared server is away. When it is back, the clients of the
+/// list that it does not belong to get no lock, however often they try.
+#[tokio::test]
+async fn a_set_that_was_recorded_without_the_shared_server_is_refused_when_it_is_back() {
+    let mut servers = RedisServer::start_many(5);
+    let first = of(&[&servers[0], &servers[1], &servers[2]]);
+    let first = first.connect().await.expect("connected");
+    let lease = first.mutex("a").with_options(patient).lock().await;
+    lease.expect("a lease").release().await;
+    let save: [&[u8]; 1] = [b"SAVE"];
+    assert_eq!(servers[2].command(&save), "+OK\r\n");
+    servers[2].kill();
+    {
+        let strange = of(&[&servers[2], &servers[3], &servers[4]]);
+        let strange = strange.build().expect("valid");
+        let lease = strange.mutex("b").with_options(patient).lock().await;
+        lease.expect("two of three").release().await;
+    }
+    servers[2].restart();
+    let lease = first.mutex("a").with_options(patient).lock().await;
+    let _lease = lease.expect("a lease");
+    for _ in 0..10 {
+        let strange = of(&[&servers[2], &servers[3], &servers[4]]);
+        let strange = strange.build().expect("valid");
+        let attempt = strange.mutex("a").with_options(patient).try_lock().await;
+        let error = attempt.expect_err("refused");
+        assert!(
+            error.to_string().contains("belongs to the nodes"),
+            "{error}"
+        );
+    }
+}
+
+/// Clients that reach new servers at the same time, under different names, record one set.
+#[tokio::test]
+async fn clients_with_other_names_may_come_first_together() {
+    for round in 0..5 {
+        let servers = RedisServer::start_many(3);
+        let clients = ["127.0.0.1", "localhost", "127.0.0.1", "localhost"].map(|host| {
+            let urls = servers.iter().map(RedisServer::port);
+            let urls = urls.map(move |port| format!("redis://{host}:{port}"));
+            let client = Client::builder().nodes(urls).assume_fresh();
+            client.build().expect("valid")
+        });
+        let tasks = clients.map(|client| {
+            tokio::spawn(async move {
+                let lease = client.mutex("a").with_options(patient).lock().await?;
+                lease.release().await;
+                Ok::<_, Error>(())
+            })
+        });
+        for task in tasks {
+            let done = task.await.expect("no panic");
+            assert!(done.is_ok(), "round {round}: {done:?}");
+        }
+    }
+}
+
+/// `assume_fresh` takes back that the nodes must wait, also when nothing else is to be changed.
+#[tokio::test]
+async fn a_set_that_waits_can_be_told_that_no_lease_runs() {
+    let servers = RedisServer::start_many(3);
+    let one = of(&[&servers[0]]).connect().await.expect("connected");
+    let long = |options: Options| patient(options).ttl(Duration::from_secs(3600));
+    let lease = one.mutex("long").with_options(long).lock().await;
+    let lease = lease.expect("a lease");
+    let kept = one.mutex("kept").with_options(patient).lock().await;
+    let kept = kept
+        .expect("a lease")
+        .release_keeping(Duration::from_secs(80_000));
+    kept.await.expect("kept");
+    let three = || {
+        Client::builder()
+            .nodes(servers.iter().map(RedisServer::url))
+            .connect_timeout(Duration::from_secs(10))
+    };
+    let done = three().init_replacing().await.expect("recorded");
+    for node in &done {
+        // The lease counts, and the name that is only kept does not.
+        let hour = Duration::from_secs(3000)..Duration::from_secs(3700);
+        assert!(hour.contains(&node.votes_in), "{node:?}");
+    }
+    drop(lease);
+    let done = three().assume_fresh().init_replacing().await;
+    let done = done.expect("recorded");
+    assert!(done.iter().all(|node| node.votes_in.is_zero()), "{done:?}");
+    let client = three().connect().await.expect("connected");
+    let lease = client.mutex("a").with_options(patient).try_lock().await;
+    assert!(lease.expect("votes").is_some());
+}
+
+/// A server that restarts empty at its address is one of the set without anybody's help.
+#[tokio::test]
+async fn a_server_that_lost_its_memory_is_still_of_the_set() {
+    let mut servers = RedisServer::start_many(3);
+    let first = client(&servers).await;
+    let lease = first.mutex("a").with_options(patient).lock().await;
+    lease.expect("a lease").release().await;
+    let set = servers[0].get(b"leasehold:set").expect("a record");
+    servers[1].kill();
+    servers[1].restart();
+    let second = builder(&servers).connect().await.expect("connected");
+    let mutex = second.mutex("a").with_options(patient);
+    let deadline = tokio::time::Instant::now() + LONG;
+    while servers[1].get(b"leasehold:set").as_ref() != Some(&set) {
+        assert!(tokio::time::Instant::now() < deadline, "never recorded");
+        drop(mutex.try_lock().await.expect("an answer"));
+        pause(10).await;
+    }
+}
+
+/// `init` says that new servers had nothing to forget; no client needs to say so again.
+#[tokio::test]
+async fn new_servers_that_were_set_up_vote_at_once() {
+    let mut servers = RedisServer::start_many(3);
+    let plain = |servers: &[RedisServer]| {
+        Client::builder()
+            .nodes(servers.iter().map(RedisServer::url))
+            .connect_timeout(Duration::from_secs(10))
+    };
+    let done = plain(&servers).init().await.expect("recorded");
+    for node in &done {
+        assert_eq!(
+            (node.change, node.votes_in),
+            (Change::Recorded, Duration::ZERO)
+        );
+    }
+    let again = plain(&servers).init().await.expect("recorded");
+    assert!(again.iter().all(|node| node.change == Change::Unchanged));
+    let client = plain(&servers).connect().await.expect("connected");
+    let lease = client.mutex("a").with_options(patient).try_lock().await;
+    let lease = lease.expect("votes").expect("free");
+    lease.release().await;
+    // Not after a restart.
+    for server in &mut servers {
+        server.kill();
+        server.restart();
+    }
+    let client = plain(&servers).connect().await.expect("connected");
+    let error = client.mutex("a").with_options(patient).try_lock().await;
+    let error = error.expect_err("restarted").to_string();
+    assert!(error.contains("votes again in"), "{error}");
+}
+
+/// What one client says of new servers, they remember.
+#[tokio::test]
+async fn assume_fresh_is_remembered_by_the_servers() {
+    let servers = RedisServer::start_many(3);
+    let fresh = client(&servers).await;
+    let lease = fresh.mutex("a").with_options(patient).lock().await;
+    lease.expect("a lease").release().await;
+    let plain = Client::builder()
+        .nodes(servers.iter().map(RedisServer::url))
+        .connect_timeout(Duration::from_secs(10));
+    let plain = plain.connect().await.expect("connected");
+    let lease = plain.mutex("a").with_options(patient).try_lock().await;
+    assert!(lease.expect("votes").is_some());
+}
+
+/// A client that only looks writes nothing, and so locks nobody out.
+#[tokio::test]
+async fn looking_changes_nothing() {
+    let servers = RedisServer::start_many(3);
+    let looking = builder(&servers).build().expect("valid");
+    assert!(
+        looking
+            .inspect("a")
+            .await
+            .expect("an answer")
+            .lock()
+            .is_none()
+    );
+    let listing = looking.inspect_all().await.expect("an answer");
+    assert!(listing.locks.is_empty());
+    assert!(
+        !looking
+            .break_lock("a", "no such owner")
+            .await
+            .expect("an answer")
+    );
+    pause(200).await;
+    for server in &servers {
+        assert_eq!(server.command(&[b"DBSIZE"]), ":0\r\n");
+    }
+    let other = builder(&servers).skew(Duration::from_secs(3));
+    other.connect().await.expect("constants of its own");
+}
