@@ -67,8 +67,9 @@ impl Line {
 
     /// The claim stands in line, or stands there still: it has asked now.
     pub fn join(&mut self, claim: &Claim, now: u64) {
-        // Everybody in it has been silent for so long that only their places are forgotten.
-        if self.kept_until <= now {
+        // All waiters have been silent for long enough to be removed; or there are none, and a new
+        // line begins, whose time counts from now.
+        if self.kept_until <= now || self.is_empty() {
             *self = Self::default();
         }
         let came = self.entries.get(claim.owner()).map(|entry| entry.since);

@@ -119,10 +119,10 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
     if matches!(verb, Verb::Release { .. }) || verb == Verb::Wait && !joins {
         record.leave(claim.owner());
     }
-    // Before the vote: of a lock that has expired, too, the first in line is next. But one who
-    // holds the lease of a majority may join it here before that.
+    // Before the vote: an expired lock goes to the first in line, too. But the holder of a lease of
+    // a majority may join it here before that.
     if verb != Verb::Extend {
-        serve(record, claim);
+        serve(record, verb, claim);
     }
     let (mut vote, write) = rules::vote(&record.view(), verb, claim);
     record.write(write, claim);
@@ -132,9 +132,9 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
         Vote::Held { place, .. } if joins => *place = Some(record.before(claim.owner())),
         _ => {}
     }
-    // After it: a lock that was given back goes to the first in line.
+    // After it: a lock that was released goes to the first in line.
     if verb != Verb::Extend {
-        serve(record, claim);
+        serve(record, verb, claim);
     }
     if let Some(owner) = displaced
         && record.view().lock != Some(&*owner)
@@ -165,9 +165,15 @@ fn reserved_for(record: &impl Record) -> Option<Box<[u8]>> {
         .map(Box::from)
 }
 
-/// Hands a lock that nobody has over to the first in line, and tells it; not `asking`, who gets
-/// an answer anyway.
-fn serve(record: &mut impl Record, asking: &Claim) {
+/// Hands a free lock to the first in line and notifies it, unless that is `asking`, which gets an
+/// answer anyway.
+///
+/// While the lock is granted there is nothing to hand over. Then only a WAIT looks for waiters that
+/// are silent or were overtaken; all other requests leave that to the waiters and to the release.
+fn serve(record: &mut impl Record, verb: Verb, asking: &Claim) {
+    if verb != Verb::Wait && record.view().granted().is_some() {
+        return;
+    }
     let dead = rules::micros(DEAD_AFTER);
     let before = record.view().now.saturating_sub(dead);
     record.bury(before);

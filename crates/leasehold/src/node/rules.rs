@@ -119,7 +119,7 @@ impl View<'_> {
     }
 
     /// The lock as far as it was granted.
-    fn granted(&self) -> Option<&[u8]> {
+    pub(crate) fn granted(&self) -> Option<&[u8]> {
         self.lock.filter(|value| !self.is_reserved(value))
     }
 

@@ -273,11 +273,11 @@ impl Aftermath {
             (Value::Int(held @ 0..=1), Some(Value::Int(0))) => {
                 job.answer(Ok(Vote::Released { held: *held == 1 }));
             }
-            (Value::Int(0), _) => job.answer(Ok(Vote::Released { held: false })),
-            // Somebody waits for it, or that is not known: the script serves the line.
-            (Value::Int(1), line) => {
+            // There are waiters, or that is not known: the script serves the line. Also if the lock
+            // was not held: it may have expired, and nothing else has served the line.
+            (Value::Int(held @ 0..=1), line) => {
                 self.native_refused |= matches!(line, Some(Value::ServerError(_)));
-                job.released = true;
+                job.released = *held == 1;
                 self.alone(job);
             }
             (Value::ServerError(_), _) => {
@@ -565,6 +565,11 @@ mod tests {
             job.answer(Ok(Vote::Released { held: false }));
             assert_eq!(answers.recv().unwrap(), Ok(Vote::Released { held: true }));
         }
+        // The lock was not held any more: the script serves the line, and the answer stays "not held".
+        let (mut after, answers) = answer(Value::Int(0), Value::Int(1));
+        let job = after.redo.pop().expect("the script");
+        job.answer(Ok(Vote::Released { held: false }));
+        assert_eq!(answers.recv().unwrap(), Ok(Vote::Released { held: false }));
         // A user who may not use it: nothing was done, the script does all.
         let (mut after, _answers) = answer(refused(), Value::Int(0));
         assert!(after.native_refused);

@@ -18,7 +18,14 @@
 local owner, known = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 local acquires = not ARGV[4] or ARGV[4] == 'L'
 if not acquires and ARGV[4] ~= 'X' then
-  if owner ~= ARGV[1] then return {'RELEASED', ARGV[2], 0} end
+  if owner ~= ARGV[1] then
+    -- The lock may have expired, and nothing else has served the line.
+    if has_line(known) then
+      if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+      serve(KEYS[1], KEYS[2], owner, known, clock(), '')
+    end
+    return {'RELEASED', ARGV[2], 0}
+  end
   redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
   return {'RELEASED', ARGV[2], 1}
 end

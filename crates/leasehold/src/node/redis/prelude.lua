@@ -56,11 +56,12 @@ local function tell(lock_key, owner, bell, news)
   return redis.pcall('PUBLISH', 'leasehold:bell:' .. string.sub(bell, 1, 16), message) ~= 0
 end
 
--- Hands a lock that nobody has over to the first in line, and tells it; not `asking`, who gets
--- an answer anyway. Returns the lock's value and the fence from now on. Restates `serve` of
--- record.rs.
-local function serve(lock_key, fence_key, owner, known, now, asking)
+-- Hands a free lock to the first in line and notifies it, unless that is `asking`, which gets an
+-- answer anyway. While the lock is granted, only a WAIT (`waits`) looks for waiters that are silent or
+-- were overtaken. Returns the lock's value and the fence from now on. Restates `serve` of record.rs.
+local function serve(lock_key, fence_key, owner, known, now, asking, waits)
   local line, fence = of_line('line', fence_key), effective(known, now)
+  if owner and not waits and not is_reserved(owner, fence) then return owner, known end
   local dead = redis.call('ZRANGEBYSCORE', of_line('seen', fence_key), '-inf',
     '(' .. digits(now - DEAD), 'LIMIT', '0', '100')
   for _, one in ipairs(dead) do leave(fence_key, one) end

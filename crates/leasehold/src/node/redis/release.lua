@@ -47,7 +47,10 @@ if line and not ARGV[3] and #known == 17 then
       redis.call('ZREM', 'leasehold:line' .. name, ARGV[1])
       redis.call('ZREM', 'leasehold:seen' .. name, ARGV[1])
       redis.call('HDEL', 'leasehold:bell' .. name, ARGV[1])
-      if redis.call('ZCARD', 'leasehold:line' .. name) > 0 then return -token end
+      if redis.call('ZCARD', 'leasehold:line' .. name) == 0 then
+        redis.call('SET', KEYS[2], string.sub(known, 1, 16), 'KEEPTTL')
+      end
+      return -token
     end
   end
 end

@@ -17,9 +17,10 @@ end
 -- PRELUDE
 local replies = {owners[1]}
 for i = 1, n do
-  replies[i + 1] = known[i] == owners[i] and redis.call('DEL', keys[i]) or 0
-  if replies[i + 1] == 1 and has_line(known[n + i]) then
-    serve(keys[i], keys[n + i], nil, known[n + i], clock(), '')
+  local held = known[i] == owners[i]
+  replies[i + 1] = held and redis.call('DEL', keys[i]) or 0
+  if has_line(known[n + i]) then
+    serve(keys[i], keys[n + i], not held and known[i], known[n + i], clock(), '')
   end
 end
 return replies

@@ -39,13 +39,21 @@ struct Step {
     after: Duration,
 }
 
-/// Shorter than a reservation, shorter than what is handed over, and longer than anything.
+/// Shorter than a reservation, shorter than a hand-over, the default, and longer than all of these
+/// and than every other time by which a node decides.
+///
+/// The longest is not an hour, because a run must end within [`RUN_LIMIT`].
 const TTLS: [Duration; 4] = [
     Duration::from_millis(500),
     Duration::from_millis(1500),
     Duration::from_secs(10),
-    Duration::from_secs(3600),
+    Duration::from_secs(25),
 ];
+
+/// How much time may pass on the nodes during one test. Tokens are counted from the floor. A missing
+/// fence reads as `now − F`, with F = 24 h: once that is above the floor, every token is stale, and
+/// the nodes agree about nothing else. A random run passes less than a third of this.
+const RUN_LIMIT: Duration = Duration::from_secs(20 * 3600);
 
 /// All time passes in steps of this many ms. No time that a node goes by is a multiple of it: a key
 /// of a Redis server lives on for the very millisecond in which it expires, a lock of the rules does
@@ -271,6 +279,11 @@ impl Pair {
         self.server_clock.set(now * 1000);
     }
 
+    /// How much time has passed on both nodes.
+    fn passed(&self) -> Duration {
+        Duration::from_millis(self.clock.0.load(Ordering::SeqCst) - START_MS)
+    }
+
     /// Compares the nodes by what `test` does, with names of its own each time.
     fn compare<S: Strategy>(
         &self,
@@ -284,20 +297,21 @@ impl Pair {
             ..Config::default()
         });
         let outcome = runner.run(strategy, |steps| {
+            assert!(self.passed() < RUN_LIMIT, "all tokens would be stale");
             self.round.set(self.round.get() + 1);
             test(steps)
         });
         outcome.unwrap();
     }
 
-    /// Both do the same, and answer the same.
-    fn both(&self, step: Step) -> Result<(), TestCaseError> {
+    /// Both do the same, and answer the same. Returns that answer.
+    fn both(&self, step: Step) -> Result<String, TestCaseError> {
         self.pass(step.after);
         let round = self.round.get();
         let theirs = relative(ask(&*self.redis, step, round, self.floors.0), self.floors.0);
         let ours = relative(ask(&self.memory, step, round, self.floors.1), self.floors.1);
-        prop_assert_eq!(theirs, ours, "{:?}", step);
-        Ok(())
+        prop_assert_eq!(&theirs, &ours, "{:?}", step);
+        Ok(ours)
     }
 
     /// Both have left the same behind.
@@ -330,13 +344,52 @@ fn the_scripts_obey_the_rules() {
     let vote = ask(redis, below_floor, 0, floors.0).expect("a vote");
     assert!(matches!(vote, Vote::Stale { .. }), "{vote:?}");
 
-    pair.compare(400, &steps(), |steps| {
+    let (asked, granted) = (Cell::new(0), Cell::new(0));
+    pair.compare(800, &steps(), |steps| {
         for (index, step) in steps.iter().enumerate() {
-            pair.both(*step)
+            let answer = pair
+                .both(*step)
                 .map_err(|why| TestCaseError::fail(format!("step {index} of {steps:?}: {why}")))?;
+            asked.set(asked.get() + 1);
+            granted.set(granted.get() + usize::from(answer == format!("{:?}", Vote::Granted)));
         }
         pair.same_locks(2)
     });
+    // The requests were not just refused, which any two nodes would agree on.
+    assert!(
+        granted.get() > asked.get() / 10,
+        "{} of {} requests were granted",
+        granted.get(),
+        asked.get()
+    );
+}
+
+/// A day after the start, the floor no longer decides: a missing fence reads as `now − F`, and moves
+/// on with the node's clock.
+#[test]
+fn the_scripts_read_a_missing_fence_as_a_day_ago() {
+    let pair = Pair::start();
+    let constants = Constants::for_nodes(1);
+    let later = constants.fence_retention + Duration::from_secs(3600);
+    pair.pass(later);
+    let unix_us = START_MS * 1000 + u64::try_from(pair.passed().as_micros()).expect("short");
+    let day_ago = unix_us - constants.retention_us();
+    assert!(day_ago > pair.floors.0);
+    let above_floor = i64::try_from(day_ago - pair.floors.0).expect("small");
+    for verb in [Verb::Acquire, Verb::Wait, Verb::Extend, WARM.verb] {
+        for difference in [-1, 0, 1] {
+            pair.round.set(pair.round.get() + 1);
+            let step = Step {
+                verb,
+                above_floor: above_floor + difference,
+                ..WARM
+            };
+            let answer = pair.both(step).expect("the same answers");
+            if verb == Verb::Acquire {
+                assert_eq!(answer == "Granted", difference == 1, "{answer}");
+            }
+        }
+    }
 }
 
 const OWNERS: u8 = 8;
@@ -368,7 +421,7 @@ fn lines() -> impl Strategy<Value = (bool, Vec<(Step, bool)>)> {
 #[test]
 fn the_scripts_obey_the_rules_in_a_line() {
     let pair = Pair::start();
-    pair.compare(300, &lines(), |(alone, steps)| {
+    pair.compare(500, &lines(), |(alone, steps)| {
         let round = pair.round.get();
         let (mut granted, mut over) = ([false; OWNERS as usize], [false; OWNERS as usize]);
         for (index, &(step, settled)) in steps.iter().enumerate() {
@@ -470,11 +523,12 @@ fn a_ticket_that_was_overtaken_is_handed_nothing() {
 fn bursts() -> impl Strategy<Value = Vec<(Vec<Step>, Step)>> {
     let step = |verb: Verb| {
         // Tokens have others between them: a release may raise the fence by one, or not.
-        (0..3u8, 1..6i64).prop_map(move |(owner, above_floor)| Step {
+        (0..3u8, 1..6i64, pauses()).prop_map(move |(owner, above_floor, after)| Step {
             verb,
             owner,
             above_floor: above_floor * 2,
             alone: is_alone(owner),
+            after,
             ..WARM
         })
     };

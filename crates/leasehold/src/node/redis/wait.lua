@@ -72,7 +72,7 @@ local ahead = token > now + S
 if ahead or fence >= token then
   if has_line(known) then
     leave(KEYS[2], ARGV[1])
-    owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
+    owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1], true)
     fence = effective(known, now)
   end
   if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARGV[2]) then
@@ -104,8 +104,14 @@ if redis.call('PTTL', of_line('line', KEYS[2])) < REFRESH_MS then
     redis.call('PEXPIRE', of_line(kind, KEYS[2]), KEPT_MS)
   end
 end
-owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
+owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1], true)
 local place = redis.call('ZRANK', of_line('line', KEYS[2]), ARGV[1])
 if owner == ARGV[1] then return {place and 'TURN' or 'GRANTED', ARGV[2], now} end
 fence = effective(known, now)
+if fence >= token then
+  -- The lock was just handed to a waiter whose ticket is not below this one: this ticket cannot win
+  -- any more, and does not stay in line.
+  serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1], true)
+  return {'STALE', ARGV[2], fence, now}
+end
 return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner, place}
