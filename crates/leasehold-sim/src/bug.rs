@@ -84,10 +84,7 @@ impl Bug {
             "handed-over-validity-from-reply",
             Self::Client(planted::Bug::HandedOverValidityFromReply),
         ),
-        (
-            "reservation-is-grant",
-            Self::Client(planted::Bug::ReservationIsGrant),
-        ),
+        ("turn-is-grant", Self::Client(planted::Bug::TurnIsGrant)),
         (
             "gives-up-in-silence",
             Self::Client(planted::Bug::GivesUpInSilence),

@@ -126,12 +126,8 @@ impl Record for Desk<'_> {
         }
     }
 
-    fn reserve(&mut self, owner: &[u8], time: Duration) {
-        self.entry.lock = Some((owner.into(), self.until(time)));
-    }
-
     fn grant(&mut self, owner: &[u8], token: u64, time: Duration) {
-        self.reserve(owner, time);
+        self.entry.lock = Some((owner.into(), self.until(time)));
         self.entry.fence = Some((token, self.fence_until(time)));
     }
 

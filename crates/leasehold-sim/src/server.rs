@@ -11,7 +11,7 @@ use crate::agenda::{Nanos, SECOND};
 use crate::bug::Bug;
 use crate::clock::NodeClock;
 use crate::network::ConnectionId;
-use crate::store::{Ask, Epoch, Standing, Store};
+use crate::store::{Ask, Epoch, Store};
 use crate::switchboard::{Channel, Switchboard, Telling};
 use crate::sync::locked;
 
@@ -322,11 +322,9 @@ impl Server {
     pub fn leftovers(&self, now: Nanos) -> Vec<(Holder, String)> {
         let state = locked(&self.state);
         let now_us = state.clock.at(now);
-        let locks = state.store.locks(now_us).map(|(name, standing)| {
-            let Standing { holder, reserved } = standing;
-            let how = if reserved { "reserved for" } else { "held by" };
+        let locks = state.store.locks(now_us).map(|(name, holder)| {
             let who = holder.label.clone().unwrap_or_default();
-            let text = format!("{name} ({how} {who}, token {:?})", holder.token);
+            let text = format!("{name} (held by {who}, token {:?})", holder.token);
             (holder, text)
         });
         let lines = state.store.lines(now_us).map(|(name, holder)| {
@@ -337,13 +335,11 @@ impl Server {
         locks.chain(lines).collect()
     }
 
-    /// Who has the lock of a name, by the label of its process: not one for whom it is only
-    /// reserved.
+    /// Who has the lock of a name, by the label of its process.
     pub fn holder(&self, name: &Name, now: Nanos) -> Option<Holder> {
         let state = locked(&self.state);
         let mut locks = state.store.locks(state.clock.at(now));
-        let (_, standing) = locks.find(|(of, standing)| *of == name && !standing.reserved)?;
-        Some(standing.holder)
+        locks.find(|(of, _)| *of == name).map(|(_, holder)| holder)
     }
 
     /// Whether this one stands in line.

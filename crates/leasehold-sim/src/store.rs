@@ -130,9 +130,6 @@ impl Store {
             bug,
             board,
         };
-        if ask.is_settled_release() && desk.entry.owner() != Some(ask.claim.owner()) {
-            return Some(Vote::Released { held: false });
-        }
         if !desk.is_plain() && self.epoch != Some(ask.epoch) {
             return None;
         }
@@ -176,14 +173,11 @@ impl Store {
         *self = Self::default();
     }
 
-    /// The locks that have not expired, and whose they are.
-    pub fn locks(&self, now_us: u64) -> impl Iterator<Item = (&Name, Standing)> {
+    /// The locks that have not expired, and their holders.
+    pub fn locks(&self, now_us: u64) -> impl Iterator<Item = (&Name, Holder)> {
         self.names.iter().filter_map(move |(name, entry)| {
             let (owner, _) = entry.lock.as_ref().filter(|(_, until)| *until > now_us)?;
-            let holder = Holder::parse(owner);
-            let fence = entry.fence.map_or(0, |(fence, _)| fence);
-            let reserved = !holder.kept && holder.token.is_some_and(|token| token > fence);
-            Some((name, Standing { holder, reserved }))
+            Some((name, Holder::parse(owner)))
         })
     }
 
@@ -204,14 +198,6 @@ impl Store {
     }
 }
 
-/// Whose a lock is.
-pub struct Standing {
-    /// Whose.
-    pub holder: Holder,
-    /// It is only reserved for it.
-    pub reserved: bool,
-}
-
 impl Desk<'_> {
     /// The common cases, in which the scripts do not look at the epoch: a fence that is there
     /// has not been forgotten.
@@ -221,9 +207,7 @@ impl Desk<'_> {
         match self.ask.verb {
             Verb::Acquire => {
                 let takes = matches!(rules::acquire(&self.view(), claim).1, Write::Lock { .. });
-                let free = entry.lock.is_none() && !entry.lined;
-                let its_turn = owned && entry.lined;
-                entry.fence.is_some() && takes && (free || its_turn)
+                entry.fence.is_some() && takes && entry.lock.is_none() && !entry.lined
             }
             Verb::Wait => false,
             Verb::Extend => owned && entry.fence.is_some_and(|(f, _)| f == claim.token()),

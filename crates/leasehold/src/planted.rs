@@ -31,7 +31,7 @@ pub enum Bug {
     /// The validity of a lease that was waited for counts from the reply.
     HandedOverValidityFromReply,
     /// Whoever is told by a majority that it is its turn takes that for the lease.
-    ReservationIsGrant,
+    TurnIsGrant,
     /// Who gives up waiting does not leave the line.
     GivesUpInSilence,
     /// A client that wants to join a line does not take a ticket ahead of the node's clock, so a

@@ -263,7 +263,7 @@ impl<'a> Waiting<'a> {
                     Ok(won) => return Ok(won),
                     Err(bid) => bid,
                 };
-                if planted::on(planted::Bug::ReservationIsGrant) {
+                if planted::on(planted::Bug::TurnIsGrant) {
                     return Ok(bid.believe());
                 }
                 let (token, haste) = (bid.claim.token, bid.haste);

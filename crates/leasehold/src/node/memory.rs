@@ -264,12 +264,8 @@ impl Record for Desk<'_> {
         }
     }
 
-    fn reserve(&mut self, owner: &[u8], time: Duration) {
-        self.entry.lock = Some((owner.into(), self.now + time));
-    }
-
     fn grant(&mut self, owner: &[u8], token: u64, time: Duration) {
-        self.reserve(owner, time);
+        self.entry.lock = Some((owner.into(), self.now + time));
         self.entry.fence = Some((token, self.now + self.constants.fence_ttl(time)));
         self.entry.note_grant(token, self.now_us);
     }

@@ -1,24 +1,25 @@
-//! How a node votes, from the state of one name to an answer: the rules, and the line of
-//! those who wait.
+//! How a node votes on one name: the rules, and the line of waiters.
 //!
-//! A node orders those who wait by their tickets, which are their tokens, so that all nodes
-//! agree on who is next. When the lock is free it is *handed over* to the first in line: granted
-//! as if its ACQUIRE, which may be late, had arrived at this moment; a WAIT is nothing else than
-//! such a request that the node keeps until it can be granted. So nothing that is said here is
-//! part of the argument why tokens are safe.
+//! A node orders waiters by their tickets, which are their tokens, so all nodes agree on who is
+//! next. When the lock is free, the node *hands it over* to the first in line: it grants the lock as
+//! if the waiter's ACQUIRE had arrived at this moment. A WAIT is an ACQUIRE that the node keeps until
+//! it can be granted. Messages may be late anyway, so nothing here is part of the argument why
+//! tokens are safe.
 //!
 //! A grant raises the fence and is not taken back, so nodes that disagree on who is first would
-//! split their votes. Somebody with a lower ticket may be on its way to this node while others
-//! have it already. So for one that came so lately that this may be so the lock is only
-//! *reserved*, and whoever comes with a lower ticket takes the reservation over. A reservation
-//! grants nothing: whoever is told of it asks for the lock like anybody else.
+//! split their votes. A waiter with a lower ticket may have reached other nodes and not yet this
+//! one. So a waiter that joined less than [`SETTLED`] ago is granted nothing: the node notifies it
+//! that it is its turn, and it sends ACQUIRE. Nothing is stored for that. **While the lock is free
+//! and has a line, only the first in line can acquire it**; a waiter that joins with a lower ticket
+//! becomes the first.
 
 use std::time::Duration;
 
 use super::rules::{self, View, Write};
 use super::{Claim, Verb, Vote};
 
-/// For how long a lock is reserved for the one whose turn it is.
+/// How long a waiter has for its ACQUIRE after it was notified that it is its turn. Other clients
+/// that are refused meanwhile are told that the lock may be free after this time.
 pub const TURN: Duration = Duration::from_secs(1);
 
 /// For how long a lock is granted to the one whose turn it is: so short that it costs little if
@@ -40,7 +41,7 @@ const _: () = assert!(LINE_KEPT.as_millis() - LINE_KEPT.as_millis() / 3 > DEAD_A
 /// What one who waits is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// The lock is reserved for it here.
+    /// The lock is free here, and only this waiter can acquire it: it should send ACQUIRE.
     YourTurn,
     /// The lock was granted to it here, for [`HANDED_OVER`].
     Granted,
@@ -57,10 +58,6 @@ pub trait Record {
 
     /// Stores what a rule says.
     fn write(&mut self, write: Write, claim: &Claim);
-
-    /// Reserves the lock for one of those who wait: it becomes the lock's value for so long. The
-    /// fence stays as it is.
-    fn reserve(&mut self, owner: &[u8], time: Duration);
 
     /// Grants the lock to one of those who wait: it becomes the lock's value for so long, and the
     /// token becomes the fence.
@@ -115,7 +112,6 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
         refresh(record, verb, claim, &vote);
         return vote;
     }
-    let displaced = reserved_for(record).filter(|owner| **owner != *claim.owner());
     if matches!(verb, Verb::Release { .. }) || verb == Verb::Wait && !joins {
         record.leave(claim.owner());
     }
@@ -124,7 +120,7 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
     if verb != Verb::Extend {
         serve(record, verb, claim);
     }
-    let (mut vote, write) = rules::vote(&record.view(), verb, claim);
+    let (mut vote, write) = decide(record, verb, claim);
     record.write(write, claim);
     refresh(record, verb, claim, &vote);
     match &mut vote {
@@ -136,12 +132,30 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
     if verb != Verb::Extend {
         serve(record, verb, claim);
     }
-    if let Some(owner) = displaced
-        && record.view().lock != Some(&*owner)
-    {
-        record.tell(&owner, News::AskAgain);
-    }
     vote
+}
+
+/// Votes by the rule of the verb. Rule: if the lock is free and another claim is first in line, the
+/// request is refused as if that claim held the lock. Only EXTEND may join a free lock, whatever the
+/// line: the holder of a lease of a majority comes before all waiters.
+fn decide(record: &impl Record, verb: Verb, claim: &Claim) -> (Vote, Write) {
+    let view = record.view();
+    let first = match view.lock {
+        None if verb != Verb::Extend => record.first(),
+        _ => None,
+    };
+    match &first {
+        Some((first, _)) if **first != *claim.owner() => {
+            let (lock, remaining) = (Some(&**first), Some(TURN));
+            let view = View {
+                lock,
+                remaining,
+                ..view
+            };
+            rules::vote(&view, verb, claim)
+        }
+        _ => rules::vote(&view, verb, claim),
+    }
 }
 
 /// One to whom the lock was handed over here, and who still asks, waits for other nodes: it keeps
@@ -157,21 +171,13 @@ fn refresh(record: &mut impl Record, verb: Verb, claim: &Claim, vote: &Vote) {
     }
 }
 
-/// For whom the lock is reserved, if it is.
-fn reserved_for(record: &impl Record) -> Option<Box<[u8]>> {
-    let view = record.view();
-    view.lock
-        .filter(|owner| view.is_reserved(owner))
-        .map(Box::from)
-}
-
 /// Hands a free lock to the first in line and notifies it, unless that is `asking`, which gets an
 /// answer anyway.
 ///
 /// While the lock is granted there is nothing to hand over. Then only a WAIT looks for waiters that
 /// are silent or were overtaken; all other requests leave that to the waiters and to the release.
 fn serve(record: &mut impl Record, verb: Verb, asking: &Claim) {
-    if verb != Verb::Wait && record.view().granted().is_some() {
+    if verb != Verb::Wait && record.view().lock.is_some() {
         return;
     }
     let dead = rules::micros(DEAD_AFTER);
@@ -185,11 +191,7 @@ fn serve(record: &mut impl Record, verb: Verb, asking: &Claim) {
             record.tell(&first, News::AskAgain);
             continue;
         }
-        let free = match view.lock {
-            None => true,
-            Some(owner) => *owner != *first && view.is_reserved(owner),
-        };
-        if !free {
+        if view.lock.is_some() {
             return;
         }
         let settled = record.is_settled(&first);
@@ -201,14 +203,11 @@ fn serve(record: &mut impl Record, verb: Verb, asking: &Claim) {
             record.leave(&first);
             continue;
         }
-        match settled {
+        if settled {
             // By the rule of ACQUIRE: the lock is free, and the token is above the fence and
             // within the cap, or it would not stand in line.
-            true => {
-                record.grant(&first, ticket, HANDED_OVER);
-                record.leave(&first);
-            }
-            false => record.reserve(&first, TURN),
+            record.grant(&first, ticket, HANDED_OVER);
+            record.leave(&first);
         }
         return;
     }
@@ -414,10 +413,10 @@ mod tests {
         assert_eq!(bench.place(&second), Some(0));
     }
 
-    /// Somebody with a lower ticket may be on its way to this node: until that is settled,
-    /// nothing is granted.
+    /// A waiter with a lower ticket may be on its way to this node. Until that can no longer be, the
+    /// node grants nothing.
     #[test]
-    fn who_came_lately_has_the_lock_reserved_only() {
+    fn a_waiter_that_joined_lately_is_notified_and_granted_nothing() {
         let bench = Bench::new();
         let [holder, second] = [1, 3].map(|t| bench.somebody(t));
         let first = bench.loner(2);
@@ -426,7 +425,8 @@ mod tests {
         bench.release(&holder);
         assert!(second.is_told() && !second.is_granted());
         assert_eq!(bench.ask(Verb::Wait, &first), Vote::Granted);
-        assert!(!second.is_told());
+        let vote = bench.ask(Verb::Acquire, &second);
+        assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
         // In due time it is granted like any other.
         bench.pass(SETTLED);
         bench.release(&first);
@@ -465,9 +465,9 @@ mod tests {
         assert!(first.is_told());
     }
 
-    /// Rule: a reservation grants nothing, so whoever holds the lease elsewhere may join.
+    /// Rule: a turn is no grant, so the holder of a lease of other nodes may join here.
     #[test]
-    fn a_reservation_gives_way_to_a_lease() {
+    fn a_turn_gives_way_to_a_lease() {
         let bench = Bench::new();
         let [holder, first] = [1, 2].map(|t| bench.somebody(t));
         assert_eq!(bench.ask(Verb::Wait, &first), Vote::YourTurn);
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_ticket_takes_a_reservation_over() {
+    fn a_lower_ticket_takes_the_turn() {
         let bench = Bench::new();
         let [holder, first, second] = [1, 2, 3].map(|t| bench.somebody(t));
         bench.ask(Verb::Acquire, &holder);
@@ -491,7 +491,6 @@ mod tests {
         bench.release(&holder);
         assert!(second.is_told());
         assert_eq!(bench.ask(Verb::Wait, &first), Vote::YourTurn);
-        assert!(!second.is_told(), "it is told that this is over");
         assert!(matches!(
             bench.ask(Verb::Acquire, &second),
             Vote::Held { .. }

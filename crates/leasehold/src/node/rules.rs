@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Claim, Verb, Vote};
-use crate::holder::{Holder, kept_value, owned_token};
+use crate::holder::{Holder, kept_value};
 
 /// Tokens are doubles in Lua: exact below 2^53.
 pub(crate) const MAX_TOKEN: u64 = (1 << 53) - 1;
@@ -101,26 +101,15 @@ impl View<'_> {
             .max(self.floor)
     }
 
-    /// Whether the lock with this value is only reserved for one whose turn it is, and granted to
-    /// nobody: the fence under a lock that was granted is its token at least.
-    pub(crate) fn is_reserved(&self, value: &[u8]) -> bool {
-        owned_token(value).is_some_and(|token| token > self.effective_fence())
-    }
-
-    /// Whether the lock was granted to this claim: the owner value is new for every attempt, so
-    /// it is the claim's own lock, and a fence that is its token says that nothing newer came
-    /// between. Nothing up to the floor counts, not even a token that happens to be the floor: the
-    /// lock may only have been reserved, before the node lost its memory; or granted after it, and
-    /// before any client had noticed, when the same token may have been another's.
+    /// Whether the lock was granted to this claim. The owner value is new for every attempt, so
+    /// it is the claim's own lock, and a fence that equals its token says that the node granted
+    /// nothing newer since. Nothing up to the floor counts, not even a token that equals the floor:
+    /// the node may have granted the lock after it lost its memory and before any client noticed,
+    /// when the same token may have been granted to another claim.
     fn is_granted_to(&self, claim: &Claim) -> bool {
         self.lock == Some(claim.owner())
             && self.fence == Some(claim.token())
             && self.floor < claim.token()
-    }
-
-    /// The lock as far as it was granted.
-    pub(crate) fn granted(&self) -> Option<&[u8]> {
-        self.lock.filter(|value| !self.is_reserved(value))
     }
 
     fn cap(&self) -> u64 {
@@ -186,8 +175,7 @@ pub enum Write {
 pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let fence = view.effective_fence();
     match view.lock {
-        // Rule: without a token it is a plain lock, which touches no fence. What others have, or
-        // is reserved for them, it does not get.
+        // Rule: a claim without a token is a plain lock, which touches no fence.
         Some(owner) if !claim.is_fenced() && owner != claim.owner() => {
             (view.held(owner), Write::Nothing)
         }
@@ -198,7 +186,7 @@ pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
         Some(owner) if owner != claim.owner() || fence > claim.token() => {
             (view.held(owner), Write::Nothing)
         }
-        // Free, or reserved for this claim, which is the same.
+        // Free. (Or the claim's own lock, whose fence was evicted.)
         // Without the cap, the floor of a node that forgot would not be above
         // everything it granted before.
         _ if claim.token() > view.cap() => (view.ahead(), Write::Nothing),
@@ -212,15 +200,15 @@ pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
 /// would still rely on the longer time. (A lock without a TTL, which only somebody else can have
 /// made of it, gets one.)
 fn lock(view: &View<'_>, claim: &Claim, fence: Option<u64>) -> (Vote, Write) {
-    let owned = view.granted() == Some(claim.owner());
+    let owned = view.lock == Some(claim.owner());
     let left = view.remaining.filter(|_| owned).unwrap_or_default();
     let remaining = left.max(claim.ttl());
     (Vote::Granted, Write::Lock { fence, remaining })
 }
 
 /// WAIT: stands in line for the lock. Whether the claim [may](may_wait) is decided before.
-/// Grants nothing by itself, but tells one who was handed the lock when its turn came; one for
-/// whom it is only reserved asks for it by [`acquire`].
+/// Grants nothing by itself. A waiter that was granted the lock when its turn came is told so; a
+/// waiter whose turn it is sends [`acquire`].
 #[must_use]
 pub fn wait(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let vote = match view.lock {
@@ -269,11 +257,10 @@ pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     if view.floor >= claim.token() {
         return lost;
     }
-    // A lock that is only reserved for somebody is in nobody's hand.
-    match view.granted() {
+    match view.lock {
         Some(owner) if owner != claim.owner() => return (view.held(owner), Write::Nothing),
         Some(_) => {}
-        // A newer token was granted here, and may have been used and given back.
+        // A newer token was granted here, and may have been used and released.
         None if fence > claim.token() => return lost,
         None if claim.token() > view.cap() => return (view.ahead(), Write::Nothing),
         None => {}
@@ -424,8 +411,8 @@ mod tests {
     fn one_who_was_handed_the_lock_is_told_when_it_asks() {
         let granted = view(Some(OURS), Some(NOW));
         assert_eq!(wait(&granted, &claim(NOW)), (Vote::Granted, Write::Nothing));
-        let reserved = view(Some(OURS), Some(NOW - 9));
-        assert_eq!(wait(&reserved, &claim(NOW)).0, Vote::YourTurn);
+        let free = view(None, Some(NOW - 9));
+        assert_eq!(wait(&free, &claim(NOW)).0, Vote::YourTurn);
     }
 
     #[test]
@@ -445,15 +432,12 @@ mod tests {
         let unlocked = |held| (Vote::Released { held }, Write::Unlock { fence: None });
         assert_eq!(release(&ours, &plain, None), unlocked(true));
         assert_eq!(release(&free, &plain, None), unlocked(false));
-        // Nor is it taken for one that is only reserved.
-        let value = crate::holder::new_owner(0, "");
-        assert!(!ours.is_reserved(&value));
     }
 
-    /// Found by the model: a node came back with an old snapshot in which the lock was reserved
-    /// for a claim, at a moment that made its floor the very token of that claim.
+    /// Found by the model: a node came back with an old snapshot at a moment that made its floor
+    /// equal to the token of the claim whose lock was in the snapshot.
     #[test]
-    fn a_floor_makes_no_grant_of_a_reservation() {
+    fn a_floor_makes_no_grant() {
         let snapshot = View {
             floor: NOW,
             ..view(Some(OURS), Some(NOW - 9))

@@ -30,7 +30,7 @@ pub enum Fault {
     /// A node that forgot copies the largest fence of its peers instead.
     FloorFromPeers,
     /// A lock from before the floor was set is taken for a grant if the floor is its token, though
-    /// it was only reserved, or granted by a memory that nobody should have trusted.
+    /// the memory that granted it must not be trusted.
     FloorMakesGrant,
     /// ACQUIRE of a lock that was handed over to the claim before is granted for what is left of
     /// that.
@@ -51,8 +51,8 @@ pub enum Fault {
     SucceedsAfterRelease,
     /// A reply to an earlier EXTEND counts for the present one.
     CountsOldExtensions,
-    /// That a node has reserved the lock counts as its grant.
-    ReservationCounts,
+    /// A notification "it is your turn" counts as the node's grant.
+    TurnCounts,
     /// The lease is counted from when the majority was reached.
     ValidityFromReply,
     /// All attempts of a client use the same owner value.

@@ -11,7 +11,7 @@
 //!
 //! | model | what it is about | time |
 //! |---|---|---|
-//! | [`tokens`] | tokens are unique and grow; restarts, extensions, reservations, a fenced resource | none: any timing |
+//! | [`tokens`] | tokens are unique and grow; restarts, extensions, a fenced resource | none: any timing |
 //! | [`timed`] | at most one holder; clock errors, the restart guard | ticks |
 //! | [`network`] | the claim of `tokens` once more, with real messages | none: any timing |
 //! | [`names`], [`rw_lock`], [`semaphore`] | what the primitives add to a claim | none: any timing |
@@ -41,7 +41,7 @@
 //! | distinct nodes are counted | `CountsRepliesNotNodes` | tokens unique |
 //! | replies belong to their attempt | `CountsOldReplies` | tokens grow |
 //! | and to their EXTEND | `CountsOldExtensions` | one holder |
-//! | a reservation is no grant | `ReservationCounts` | tokens unique and grow |
+//! | a turn is no grant | `TurnCounts` | tokens unique and grow |
 //! | nor does a floor make one of it | `FloorMakesGrant` | tokens unique |
 //! | no success after RELEASE was sent | `SucceedsAfterRelease` | one holder |
 //! | validity counts from before the send | `ValidityFromReply` | one holder |

@@ -24,8 +24,6 @@ const KEPT_VALUE: &[u8] = b"kept";
 pub struct Record {
     /// The owner value of the lock.
     pub lock: Option<u8>,
-    /// The token that is told by this value, where values tell it.
-    pub ticket: u8,
     /// The highest token granted, while the node remembers it.
     pub fence: Option<u8>,
     /// No token up to here is granted; 0 until the node has lost its memory.
@@ -50,8 +48,6 @@ pub struct Rules {
     constants: Constants,
     /// One claim for every owner and token: the rules are asked millions of times.
     claims: Arc<[Vec<Claim>]>,
-    /// Owner values tell their token, as those of the library do.
-    tickets: bool,
     fault: Option<Fault>,
 }
 
@@ -71,24 +67,8 @@ impl Rules {
                 restart_guard: None,
             },
             claims: claims.collect(),
-            tickets: false,
             fault: None,
         }
-    }
-
-    /// With owner values that tell their token: by this, a node tells a lock that is only
-    /// reserved for somebody from one that it granted.
-    pub fn with_tickets(mut self) -> Self {
-        let claims = self.claims.iter().enumerate().map(|(owner, claims)| {
-            let of_token = |claim: &Claim| {
-                let value = format!("{owner:040x}:{}:1@model:", claim.token());
-                Claim::new(name(), value.into_bytes(), claim.token(), Duration::ZERO)
-            };
-            claims.iter().map(of_token).collect()
-        });
-        self.claims = claims.collect();
-        self.tickets = true;
-        self
     }
 
     /// With this S and F, where given.
@@ -125,7 +105,7 @@ impl Rules {
             Ask::Release => rules::release(&view, claim, None),
             Ask::ReleaseAndKeep => rules::release(&view, claim, Some(Duration::ZERO)),
         };
-        self.store(ask, write, record, (owner, token));
+        self.store(ask, write, record, owner);
         let granted = vote == Vote::Granted;
         assert!(
             !granted || record.lock == Some(owner),
@@ -134,16 +114,10 @@ impl Rules {
         granted
     }
 
-    /// Lets a node reserve a lock that nobody has for a claim that waits, if its token can
-    /// still win. Returns whether it did.
-    pub fn reserve(&self, record: &mut Record, owner: u8, token: u8) -> bool {
-        let may =
-            record.lock.is_none() && rules::may_wait(&self.view(record), self.claim(owner, token));
-        if may {
-            record.lock = Some(owner);
-            record.ticket = token;
-        }
-        may
+    /// Whether a node may notify a waiter that it is its turn: the lock is free, and the token can
+    /// still win. Nothing is stored for that.
+    pub fn may_offer(&self, record: &Record, owner: u8, token: u8) -> bool {
+        record.lock.is_none() && rules::may_wait(&self.view(record), self.claim(owner, token))
     }
 
     fn claim(&self, owner: u8, token: u8) -> &Claim {
@@ -154,7 +128,7 @@ impl Rules {
         View {
             lock: record.lock.map(|owner| match owner {
                 KEPT => KEPT_VALUE,
-                owner => self.claim(owner, record.ticket).owner(),
+                owner => self.claim(owner, 0).owner(),
             }),
             remaining: None,
             fence: record.fence.map(micros),
@@ -185,12 +159,11 @@ impl Rules {
         }
     }
 
-    fn store(&self, ask: Ask, write: Write, record: &mut Record, (owner, token): (u8, u8)) {
+    fn store(&self, ask: Ask, write: Write, record: &mut Record, owner: u8) {
         let fence = match write {
             Write::Nothing => return,
             Write::Lock { fence, .. } => {
                 record.lock = Some(owner);
-                record.ticket = if self.tickets { token } else { 0 };
                 fence
             }
             Write::Unlock { fence } => {
@@ -203,7 +176,6 @@ impl Rules {
             Write::Keep { value, fence, .. } => {
                 assert!(value.starts_with(KEPT_VALUE), "a kept lock has no owner");
                 record.lock = Some(KEPT);
-                record.ticket = 0;
                 fence
             }
         };
@@ -222,12 +194,6 @@ impl Rules {
         }
     }
 
-    /// A node restarted with the lock of this owner.
-    pub fn remember(&self, record: &mut Record, owner: u8, token: u8) {
-        record.lock = Some(owner);
-        record.ticket = if self.tickets { token } else { 0 };
-    }
-
     /// The lock's time is over, as far as this node can tell.
     pub fn expire(&self, record: &mut Record) {
         record.lock = None;
@@ -235,7 +201,6 @@ impl Rules {
     }
 
     fn after_unlock(&self, record: &mut Record) {
-        record.ticket = 0;
         if self.fault == Some(Fault::FenceDiesWithLock) {
             record.fence = None;
         }

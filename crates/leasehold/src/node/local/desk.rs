@@ -106,11 +106,6 @@ impl Record for Desk<'_> {
         self.row.apply(write, claim);
     }
 
-    fn reserve(&mut self, owner: &[u8], time: Duration) {
-        let process = self.waiter(owner).and_then(|waiter| waiter.holders);
-        self.row.reserve(owner, process, time);
-    }
-
     fn grant(&mut self, owner: &[u8], token: u64, time: Duration) {
         let process = self.waiter(owner).and_then(|waiter| waiter.holders);
         self.row.grant(owner, process, token, time);

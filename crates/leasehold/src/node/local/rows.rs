@@ -139,13 +139,8 @@ impl Row {
         self.fence_ttl = Some(CONSTANTS.fence_ttl(ttl));
     }
 
-    /// The lock is reserved for one who waits, as long as its process lives.
-    pub(super) fn reserve(&mut self, owner: &[u8], holders: Option<String>, time: Duration) {
-        self.set_lock(Some(Lock::new(owner, holders, time)));
-    }
-
-    /// The lock is granted to one who waits, as long as its process lives. One who has it already
-    /// does not stand in line any more: what is known of its process stays.
+    /// Grants the lock to a waiter, as long as its process lives. A claim that has the lock already
+    /// no longer stands in line: what is known of its process stays.
     pub(super) fn grant(
         &mut self,
         owner: &[u8],
@@ -155,7 +150,7 @@ impl Row {
     ) {
         let lock = self.lock.take().filter(|lock| lock.owner == owner);
         let known = lock.and_then(|lock| lock.holders);
-        self.reserve(owner, holders.or(known), time);
+        self.set_lock(Some(Lock::new(owner, holders.or(known), time)));
         self.fence = Some(token);
         self.grants = Some(token);
         self.fence_ttl = Some(CONSTANTS.fence_ttl(time));

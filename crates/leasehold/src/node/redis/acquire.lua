@@ -37,39 +37,25 @@ if known and #known == 16 and #ARGV[2] == 16 and known < ARGV[2] and FLOOR16 < A
   return ARGV[2]
 end
 
--- Another has the lock, and it is not only reserved. So there is nobody to serve, and the dead are
--- buried by those who wait.
-local fence, mark = string.match(known or '', '^(%d+)(%+?)$')
+-- Another claim has the lock, so there is nothing to hand over.
+local fence = string.match(known or '', '^(%d+)%+?$')
 if fence and #fence == 16 then
   local found = redis.call('MGET', EPOCH_KEY, KEYS[1])
   local holder = found[2]
-  if found[1] == EPOCH and holder and holder ~= ARGV[1] then
-    local from, last = string.find(holder, '^:%d+:', 41)
-    if mark == '' or not from or last == 58 and string.sub(holder, 42, 57) <= fence then
-      local time = redis.call('TIME')
-      local now = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
-      if fence < FLOOR16 then fence = FLOOR16 end
-      return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), holder}
-    end
+  if found[1] == EPOCH and holder and holder ~= ARGV[1] and holder ~= TURN then
+    local time = redis.call('TIME')
+    local now = time[1] .. string.sub('000000', #time[2] + 1) .. time[2]
+    if fence < FLOOR16 then fence = FLOOR16 end
+    return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), holder}
   end
 end
 
 -- PRELUDE
-local line, owner, token = has_line(known), redis.call('GET', KEYS[1]), tonumber(ARGV[2])
-
--- Its turn, on which nobody can have a say any more. Nor need the epoch or the clock be looked
--- at, for the same reasons.
-if line and owner == ARGV[1] and not ARGV[4] and effective(known, 0) < token then
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
-  redis.call('SET', KEYS[2], ARGV[2] .. '+', 'PX', keep_ms)
-  note_grant(KEYS[2], ARGV[2], clock())
-  leave(KEYS[2], ARGV[1])
-  return ARGV[2]
-end
-
+local value, line, token = redis.call('GET', KEYS[1]), has_line(known), tonumber(ARGV[2])
 if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
-if line then owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1]) end
+local owner, first = value ~= TURN and value, nil
+if line then owner, known, first = serve(KEYS[1], KEYS[2], value, known, now, ARGV[1]) end
 fence = effective(known, now)
 -- Again, or handed over. Nothing up to the floor counts: see `View::is_granted_to`.
 if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARGV[2]) then
@@ -81,6 +67,9 @@ if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARG
 end
 if owner and (owner ~= ARGV[1] or fence > token) then
   return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner}
+end
+if first and first ~= ARGV[1] then
+  return {'HELD', ARGV[2], fence, now, tonumber(TURN_MS), first}
 end
 if token > now + S then return {'AHEAD', ARGV[2], fence, now} end
 if fence >= token then return {'STALE', ARGV[2], fence, now} end

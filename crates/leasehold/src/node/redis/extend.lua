@@ -28,22 +28,16 @@ if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
 local fence, line = effective(known, now), has_line(known)
 if FLOOR >= token then return {'LOST', ARGV[2], fence} end
--- A lock that is only reserved for somebody is in nobody's hand.
-local displaced = owner ~= ARGV[1] and owner and is_reserved(owner, fence) and owner
-if displaced then owner = false end
+if owner == TURN then owner = false end
 if owner and owner ~= ARGV[1] then
   return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner}
 end
 if not owner and fence > token then return {'LOST', ARGV[2], fence} end
 if not owner and token > now + S then return {'AHEAD', ARGV[2], fence, now} end
-if not owner or is_reserved(owner, fence) or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
+if not owner or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 end
 fence = digits(math.max(fence, token)) .. (line and '+' or '')
 redis.call('SET', KEYS[2], fence, 'PX', keep_ms)
 if line then leave(KEYS[2], ARGV[1]) end
-if displaced then
-  local _, bell = look_up(KEYS[2], displaced)
-  tell(KEYS[1], displaced, bell, 'A')
-end
 return token

@@ -15,14 +15,15 @@
 --   {'FORGOT', '0'}                                  another epoch: shake hands again
 --   -WRONGTYPE                                       the key holds no lock
 -- PRELUDE
-local owner, known = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+local value, known = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
+local owner, first = value ~= TURN and value, nil
 local acquires = not ARGV[4] or ARGV[4] == 'L'
 if not acquires and ARGV[4] ~= 'X' then
   if owner ~= ARGV[1] then
     -- The lock may have expired, and nothing else has served the line.
     if has_line(known) then
       if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
-      serve(KEYS[1], KEYS[2], owner, known, clock(), '')
+      serve(KEYS[1], KEYS[2], value, known, clock(), '')
     end
     return {'RELEASED', ARGV[2], 0}
   end
@@ -34,9 +35,12 @@ if acquires and has_line(known) and (owner ~= ARGV[1] or ARGV[4]) then
   if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
   if owner == ARGV[1] then
     redis.call('DEL', KEYS[1])
-    owner = false
+    value = false
   end
-  owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1])
+  owner, known, first = serve(KEYS[1], KEYS[2], value, known, now, ARGV[1])
+end
+if first then
+  return {'HELD', ARGV[2], effective(known, now), now, tonumber(TURN_MS), first}
 end
 if owner and owner ~= ARGV[1] then
   local fence = effective(known, now)

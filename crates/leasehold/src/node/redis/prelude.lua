@@ -16,13 +16,6 @@ local function effective(known, now)
   return math.max(known and tonumber(string.match(known, '^%d+')) or now - F, FLOOR)
 end
 
--- Whether a lock with this value is only reserved for one whose turn it is, and granted to
--- nobody. Restates `View::is_reserved`.
-local function is_reserved(value, fence)
-  local secret, token = string.match(value, '^(%x+):(%d+):')
-  return secret and #secret == 40 and tonumber(token) > fence
-end
-
 -- The line of those who wait for a lock, beside its fence (whose key it is named after):
 --   line  by ticket: their owner values      seen  the same by when they asked last
 --   bell  since when they stand there, ':', 16 digits of the channel over which to tell them, and 16
@@ -46,9 +39,9 @@ local function look_up(fence_key, owner)
   return since, bell
 end
 
--- Tells one who waits: 'G', the lock was granted to it; 'T', it is reserved for it; 'A', it is
--- worth asking again. Returns false if nobody hears it. The name and the beginning of the owner
--- value tell the listener which claim is meant. A grant also carries its proof.
+-- Notifies a waiter: 'G', the lock was granted to it; 'T', it is its turn to send ACQUIRE; 'A', it
+-- should send WAIT again. Returns false if no client is subscribed. The name and the beginning of the
+-- owner value say which claim is meant. A grant also carries its proof.
 local function tell(lock_key, owner, bell, news)
   if not bell or bell == '' then return true end
   local proof = news == 'G' and string.sub(bell, 17) or ''
@@ -58,10 +51,16 @@ end
 
 -- Hands a free lock to the first in line and notifies it, unless that is `asking`, which gets an
 -- answer anyway. While the lock is granted, only a WAIT (`waits`) looks for waiters that are silent or
--- were overtaken. Returns the lock's value and the fence from now on. Restates `serve` of record.rs.
-local function serve(lock_key, fence_key, owner, known, now, asking, waits)
+-- were overtaken. Restates `serve` of record.rs.
+--
+-- `value` is what the lock's key holds. Returns, from now on: the owner value of the lock, if it is
+-- granted; the fence; and the first in line, if the lock is free and only that waiter can acquire it.
+-- Then the key holds TURN, which keeps other libraries (`SET … NX`) from acquiring the lock and is no
+-- lock to any of these scripts.
+local function serve(lock_key, fence_key, value, known, now, asking, waits)
   local line, fence = of_line('line', fence_key), effective(known, now)
-  if owner and not waits and not is_reserved(owner, fence) then return owner, known end
+  local owner = value ~= TURN and value
+  if owner and not waits then return owner, known end
   local dead = redis.call('ZRANGEBYSCORE', of_line('seen', fence_key), '-inf',
     '(' .. digits(now - DEAD), 'LIMIT', '0', '100')
   for _, one in ipairs(dead) do leave(fence_key, one) end
@@ -75,21 +74,24 @@ local function serve(lock_key, fence_key, owner, known, now, asking, waits)
         known = string.sub(known, 1, -2)
         redis.call('SET', fence_key, known, 'KEEPTTL')
       end
+      if value == TURN then redis.call('DEL', lock_key) end
       return owner, known
     elseif ticket <= fence then
       local _, bell = look_up(fence_key, first)
       tell(lock_key, first, bell, 'A')
       leave(fence_key, first)
-    elseif owner and (owner == first or not is_reserved(owner, fence)) then
+    elseif owner then
       return owner, known
     else
       local since, bell = look_up(fence_key, first)
       local settled = since and since + SETTLED <= now
       -- NX: what is no string reads as nothing in a MGET, and must not be overwritten.
       local time = settled and HANDED_OVER_MS or TURN_MS
-      if not redis.call('SET', lock_key, first, 'PX', time, owner and 'XX' or 'NX') then
+      local written = settled and first or TURN
+      if not redis.call('SET', lock_key, written, 'PX', time, value and 'XX' or 'NX') then
         return owner, known
       end
+      value = written
       -- The fence first, then the message: 'G' is a vote, and the server may refuse to write.
       local raised = settled and digits(ticket) .. '+' or known
       if settled then
@@ -97,17 +99,16 @@ local function serve(lock_key, fence_key, owner, known, now, asking, waits)
         note_grant(fence_key, digits(ticket), now)
       end
       if first == asking or tell(lock_key, first, bell, settled and 'G' or 'T') then
-        if owner then
-          local _, displaced = look_up(fence_key, owner)
-          tell(lock_key, owner, displaced, 'A')
-        end
-        if settled then leave(fence_key, first) end
+        if not settled then return false, known, first end
+        leave(fence_key, first)
         return first, raised
       end
       -- No subscriber: the waiter is gone, and no client has seen this grant.
-      redis.call('DEL', lock_key)
-      if settled then redis.call('SET', fence_key, known, 'PX', FENCE_MS) end
-      owner = nil
+      if settled then
+        redis.call('DEL', lock_key)
+        redis.call('SET', fence_key, known, 'PX', FENCE_MS)
+        value = false
+      end
       leave(fence_key, first)
     end
   end

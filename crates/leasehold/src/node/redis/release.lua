@@ -34,37 +34,35 @@ if held and not line then
   return token
 end
 
--- Others wait, and it is the first of them who has the lock now; or another had it anyway, who does
--- not only have it reserved, and this one, who waited too, leaves the line to the others there.
+-- There are waiters, and the first of them is granted the lock; or another claim has the lock, and
+-- this claim, which may have waited, leaves the line.
 if line and not ARGV[3] and #known == 17 then
   if held and known == ARGV[2] .. '+' then
 -- HAND OVER
     if hand_over(KEYS[1], KEYS[2], string.format('%.0f+', token + 1)) then return token end
-  elseif owner and not held and redis.call('GET', EPOCH_KEY) == EPOCH then
-    local from, last = string.find(owner, '^:%d+:', 41)
-    if not from or last == 58 and string.sub(owner, 42, 57) .. '+' <= known then
-      local name = string.sub(KEYS[2], 16)
-      redis.call('ZREM', 'leasehold:line' .. name, ARGV[1])
-      redis.call('ZREM', 'leasehold:seen' .. name, ARGV[1])
-      redis.call('HDEL', 'leasehold:bell' .. name, ARGV[1])
-      if redis.call('ZCARD', 'leasehold:line' .. name) == 0 then
-        redis.call('SET', KEYS[2], string.sub(known, 1, 16), 'KEEPTTL')
-      end
-      return -token
+  elseif owner and not held and owner ~= TURN and redis.call('GET', EPOCH_KEY) == EPOCH then
+    local name = string.sub(KEYS[2], 16)
+    redis.call('ZREM', 'leasehold:line' .. name, ARGV[1])
+    redis.call('ZREM', 'leasehold:seen' .. name, ARGV[1])
+    redis.call('HDEL', 'leasehold:bell' .. name, ARGV[1])
+    if redis.call('ZCARD', 'leasehold:line' .. name) == 0 then
+      redis.call('SET', KEYS[2], string.sub(known, 1, 16), 'KEEPTTL')
     end
+    return -token
   end
 end
 
 -- PRELUDE
 -- Never raise the fence under a live holder.
-if owner and not held and not line then return -token end
+if owner and owner ~= TURN and not held and not line then return -token end
 if not held and redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
-if line and not (held and token <= effective(known, now)) then
-  -- It may stand in line. What is reserved for it is another's turn then.
-  leave(KEYS[2], ARGV[1])
-  owner, known = serve(KEYS[1], KEYS[2], owner, known, now, '')
-  if owner and owner ~= ARGV[1] then return -token end
+if line then leave(KEYS[2], ARGV[1]) end
+if line and not held then
+  local first
+  owner, known, first = serve(KEYS[1], KEYS[2], owner, known, now, '')
+  -- Nor above the tickets of those that are before this claim in line.
+  if owner or first then return -token end
 end
 if held and ARGV[3] then
   redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])

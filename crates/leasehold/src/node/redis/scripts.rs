@@ -14,6 +14,9 @@ use crate::node::rules::Constants;
 use crate::node::{Call, DEAD_AFTER, HANDED_OVER, LINE_KEPT, SETTLED, TURN, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
+/// What the key of a free lock holds while the first in line has its turn. It keeps other libraries,
+/// which acquire by `SET … NX`, from overtaking that waiter.
+pub(super) const TURN_MARK: &str = "leasehold:turn";
 const HELLO: &str = include_str!("hello.lua");
 /// Takes the place of the line `-- PRELUDE` in a script.
 const PRELUDE: &str = include_str!("prelude.lua");
@@ -137,7 +140,7 @@ impl Scripts {
                  local EPOCH_KEY, EPOCH = {epoch_key}, '{record}'\n\
                  local DEAD, DEAD_S, SETTLED = {}, {}, {}\n\
                  local KEPT_MS, REFRESH_MS = '{}', {}\n\
-                 local TURN_MS, HANDED_OVER_MS = '{}', '{}'\n{body}",
+                 local TURN, TURN_MS, HANDED_OVER_MS = '{TURN_MARK}', '{}', '{}'\n{body}",
                 constants.skew_us(),
                 constants.retention_us(),
                 fence_ttl.as_millis(),

@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, RedisError, Value};
 
 use super::reply::connection_error;
-use super::scripts::{FENCE_PREFIX, fence_key, line_key, name_of_fence, since_key};
+use super::scripts::{FENCE_PREFIX, TURN_MARK, fence_key, line_key, name_of_fence, since_key};
 use crate::name::Name;
 use crate::node::NodeError;
 use crate::node::Sighting;
@@ -91,8 +91,11 @@ fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, RedisErr
         Value::ServerError(error) => return Err(error.clone().into()),
         _ => {}
     }
-    let Value::BulkString(value) = value else {
-        return Ok(None);
+    let value = match value {
+        // Free: it is a waiter's turn.
+        Value::BulkString(value) if value == TURN_MARK.as_bytes() => return Ok(None),
+        Value::BulkString(value) => value,
+        _ => return Ok(None),
     };
     let remaining = match ttl {
         Value::Int(ms @ 0..) => Some(Duration::from_millis(ms.unsigned_abs())),

@@ -8,7 +8,7 @@
 --
 -- Replies:
 --   {'GRANTED', token, now}                          the lock was handed over to it
---   {'TURN', token, now}                             the lock is reserved for it
+--   {'TURN', token, now}                             it is its turn: it should send ACQUIRE
 --   {'HELD', token, fence, now, pttl, value, place}  so many stand before it
 --   {'AHEAD' | 'STALE', token, fence, now}           another token is needed
 --   {'FORGOT', token}                                another epoch: shake hands again
@@ -21,7 +21,7 @@ local known, holder, joins = found[2], found[3], nil
 -- The common case, at less than half of the cost: somebody has the lock, and others stand in line
 -- before this one. All that is to be done is to enter it there, or to note that it lives. Numbers of
 -- 16 digits compare as text, as in hand_over.lua.
-if holder and holder ~= owner and known and #known == 17 and string.byte(known, 17) == 43
+if holder and holder ~= owner and holder ~= TURN and known and #known == 17 and string.byte(known, 17) == 43
   and #token == 16 and known < token and FLOOR16 < token then
   local name, time = sub(KEYS[2], 16), call('TIME')
   local us = sub('000000', #time[2] + 1) .. time[2]
@@ -65,14 +65,14 @@ if holder and holder ~= owner and known and #known == 17 and string.byte(known, 
 end
 
 -- PRELUDE
-local now = clock()
-owner, token = redis.call('GET', KEYS[1]), tonumber(token)
-local fence = effective(known, now)
+local now, value = clock(), redis.call('GET', KEYS[1])
+local fence, first = effective(known, now), nil
+owner, token = value ~= TURN and value, tonumber(token)
 local ahead = token > now + S
 if ahead or fence >= token then
   if has_line(known) then
     leave(KEYS[2], ARGV[1])
-    owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1], true)
+    owner, known = serve(KEYS[1], KEYS[2], value, known, now, ARGV[1], true)
     fence = effective(known, now)
   end
   if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARGV[2]) then
@@ -104,9 +104,9 @@ if redis.call('PTTL', of_line('line', KEYS[2])) < REFRESH_MS then
     redis.call('PEXPIRE', of_line(kind, KEYS[2]), KEPT_MS)
   end
 end
-owner, known = serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1], true)
+owner, known, first = serve(KEYS[1], KEYS[2], value, known, now, ARGV[1], true)
 local place = redis.call('ZRANK', of_line('line', KEYS[2]), ARGV[1])
-if owner == ARGV[1] then return {place and 'TURN' or 'GRANTED', ARGV[2], now} end
+if owner == ARGV[1] or first == ARGV[1] then return {place and 'TURN' or 'GRANTED', ARGV[2], now} end
 fence = effective(known, now)
 if fence >= token then
   -- The lock was just handed to a waiter whose ticket is not below this one: this ticket cannot win
@@ -114,4 +114,5 @@ if fence >= token then
   serve(KEYS[1], KEYS[2], owner, known, now, ARGV[1], true)
   return {'STALE', ARGV[2], fence, now}
 end
-return {'HELD', ARGV[2], fence, now, redis.call('PTTL', KEYS[1]), owner, place}
+local pttl = first and tonumber(TURN_MS) or redis.call('PTTL', KEYS[1])
+return {'HELD', ARGV[2], fence, now, pttl, first or owner, place}

@@ -5,9 +5,9 @@
 //! that covers loss, delay, repetition and reordering. A grant, once given, may be
 //! counted at any later moment, also after the node that gave it has restarted. A lock
 //! may vanish from a node at any moment, so every TTL is covered, and too early an expiry.
-//! A node may reserve a free lock for anyone who waits, at any moment; that this is no part of
-//! the argument is what some of the scenarios are about. A lock that is handed over to one who
-//! waits is an ACQUIRE that arrives late.
+//! A lock that a node hands over to a waiter is an ACQUIRE that arrives late. A node that refuses an
+//! ACQUIRE because another waiter is first in line is a node to which that ACQUIRE never came. So
+//! waiting adds no step to the model.
 //! Each attempt picks any token at all, so nothing rests on how clients choose them, and
 //! is a client of its own, which covers clients with several attempts.
 //!
@@ -54,8 +54,6 @@ pub struct Scenario<const N: usize, const A: usize> {
     pub extends: bool,
     /// Whether ended attempts release, and how.
     pub releases: Releases,
-    /// Nodes reserve a lock that nobody has for anyone who waits, at any moment.
-    pub reserves: bool,
     /// Holders read the resource and write what follows from it, once each.
     pub resource: bool,
     /// The rule that is left out.
@@ -88,7 +86,6 @@ impl<const N: usize, const A: usize> Default for Scenario<N, A> {
             exchanges: false,
             extends: false,
             releases: Releases::Plain,
-            reserves: false,
             resource: false,
             fault: None,
         }
@@ -106,11 +103,6 @@ impl<const N: usize, const A: usize> Scenario<N, A> {
         let rules = Rules::new(A, self.tokens)
             .constants(self.skew, self.retention)
             .without(self.fault);
-        let rules = if self.reserves {
-            rules.with_tickets()
-        } else {
-            rules
-        };
         Tokens {
             scenario: self,
             rules,
@@ -144,8 +136,6 @@ struct Node {
     released: Bits,
     /// The attempts that ever had the lock, if there are snapshots.
     past_owners: Bits,
-    /// Those for whom it was ever reserved, likewise.
-    past_waiters: Bits,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -240,8 +230,8 @@ pub enum Step {
     Extended {
         attempt: u8,
     },
-    /// The lock is free, and reserved for one who waits.
-    Reserved {
+    /// The lock is free, and a waiter is notified that it is its turn.
+    Offered {
         attempt: u8,
         node: u8,
     },
@@ -325,12 +315,6 @@ impl<const N: usize, const A: usize> Model for Tokens<N, A> {
                 |m, s| s.acquired.len() >= 2 && s.restarts == m.scenario.restarts,
             ));
         }
-        if self.scenario.reserves {
-            properties.push(Property::<Self>::sometimes(
-                "two acquisitions and a reservation",
-                |m, s| s.acquired.len() >= 2 && s.nodes.iter().any(|node| m.is_reserved(node)),
-            ));
-        }
         if self.scenario.extends {
             properties.extend([
                 Property::<Self>::always(CONTINUOUS, |_, s| !s.violated.continuous),
@@ -349,24 +333,12 @@ impl<const N: usize, const A: usize> Model for Tokens<N, A> {
         if self.scenario.releases == Releases::Watched {
             properties.extend([
                 Property::<Self>::always(NO_ORPHAN, |_, s| s.nodes.iter().all(Node::no_orphan)),
-                Property::<Self>::always(FENCE_IS_TOKEN, |m, s| {
-                    let granted = |node: &&Node| !m.is_reserved(node);
-                    let mut granted = s.nodes.iter().filter(granted);
-                    granted.all(|node| s.fence_is_token(node))
+                Property::<Self>::always(FENCE_IS_TOKEN, |_, s| {
+                    s.nodes.iter().all(|node| s.fence_is_token(node))
                 }),
             ]);
         }
         properties
-    }
-}
-
-impl<const N: usize, const A: usize> Tokens<N, A> {
-    /// Whether the lock is only reserved for its owner: told from the outside, where no fence
-    /// expires.
-    fn is_reserved(&self, node: &Node) -> bool {
-        let Record { fence, floor, .. } = node.record;
-        let highest = fence.unwrap_or(0).max(floor);
-        self.scenario.reserves && node.record.lock.is_some() && node.record.ticket > highest
     }
 }
 

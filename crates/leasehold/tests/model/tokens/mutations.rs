@@ -1,7 +1,7 @@
 //! Without any one of the rules, something goes wrong.
 
 use super::scenarios::{
-    brief, expiring_fences, extending, forgetful, promoted, reserving, resource, silent, snapshot,
+    brief, expiring_fences, extending, forgetful, promoted, resource, silent, snapshot,
     watched_releases,
 };
 use super::{
@@ -96,17 +96,14 @@ fn nodes_are_counted_not_replies() {
 }
 
 #[test]
-fn a_reservation_is_no_grant() {
-    let fault = Fault::ReservationCounts;
-    breaks(UNIQUE, without::<2>(fault, reserving(Scenario::default())));
-    breaks(GROWING, without::<2>(fault, reserving(Scenario::default())));
+fn a_turn_is_no_grant() {
+    let fault = Fault::TurnCounts;
+    breaks(UNIQUE, without::<2>(fault, Scenario::default()));
+    breaks(GROWING, without::<2>(fault, Scenario::default()));
 }
 
-/// This was a rule once that nobody needed, before there were reservations and promotions.
 #[test]
 fn a_floor_makes_no_grant() {
-    let scenario = reserving(silent(brief(snapshot::<2>())));
-    breaks(UNIQUE, without(Fault::FloorMakesGrant, scenario));
     let scenario = silent(brief(promoted::<2>()));
     breaks(UNIQUE, without(Fault::FloorMakesGrant, scenario));
 }

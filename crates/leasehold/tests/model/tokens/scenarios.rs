@@ -118,78 +118,7 @@ fn a_resource_that_checks_tokens() {
     holds(resource::<2>().model());
 }
 
-// The same, with nodes that reserve the lock for anyone, at any moment.
-
-#[test]
-fn locks_are_reserved() {
-    holds(reserving(Scenario::<3, 2>::default()).model());
-}
-
-#[test]
-fn locks_are_reserved_on_four_nodes() {
-    holds(reserving(Scenario::<4, 2>::default()).model());
-}
-
-#[test]
-fn locks_are_reserved_on_five_nodes() {
-    holds(reserving(Scenario::<5, 2>::default()).model());
-}
-
-#[test]
-fn locks_are_reserved_and_requests_are_late() {
-    holds(reserving(watched_releases::<2>()).model());
-}
-
-#[test]
-fn locks_are_reserved_and_nodes_forget() {
-    holds(reserving(silent(forgetful::<2>(2))).model());
-}
-
-#[test]
-fn locks_are_reserved_and_a_node_forgets() {
-    holds(reserving(brief(forgetful::<2>(1))).model());
-}
-
-#[test]
-fn locks_are_reserved_and_a_node_returns_with_an_old_snapshot() {
-    holds(reserving(silent(brief(snapshot::<2>()))).model());
-}
-
-#[test]
-fn locks_are_reserved_and_fences_expire() {
-    let scenario = Scenario {
-        tokens: 2,
-        extends: true,
-        ..expiring_fences::<2>()
-    };
-    holds(reserving(silent(scenario)).model());
-}
-
-#[test]
-fn locks_are_reserved_and_a_resource_checks_tokens() {
-    holds(reserving(resource::<2>()).model());
-}
-
 // The same, larger.
-
-#[test]
-fn large_locks_are_reserved() {
-    holds_at_large(reserving(Scenario::<3, 3>::default()).model());
-}
-
-#[test]
-fn large_locks_are_reserved_and_nodes_forget() {
-    holds_at_large(reserving(forgetful::<2>(2)).model());
-}
-
-#[test]
-fn large_locks_are_reserved_and_a_node_returns_with_an_old_snapshot() {
-    let scenario = Scenario {
-        extends: true,
-        ..snapshot::<2>()
-    };
-    holds_at_large(reserving(silent(brief(scenario))).model());
-}
 
 #[test]
 fn large_four_attempts() {
@@ -278,16 +207,6 @@ fn large_leases_are_extended_and_a_node_returns_with_an_old_snapshot() {
 #[test]
 fn large_a_resource_that_checks_tokens() {
     holds_at_large(resource::<3>().model());
-}
-
-/// The same with nodes that reserve the lock for anyone who waits.
-pub(super) fn reserving<const N: usize, const A: usize>(
-    scenario: Scenario<N, A>,
-) -> Scenario<N, A> {
-    Scenario {
-        reserves: true,
-        ..scenario
-    }
 }
 
 /// The same without RELEASE, which spares many states.

@@ -37,9 +37,8 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             if extension != Extension::None {
                 steps.push(Step::ExtendArrives { attempt, node });
             }
-            if self.scenario.reserves {
-                // Also when it has long stopped waiting: its WAIT may be late.
-                steps.push(Step::Reserved { attempt, node });
+            if self.scenario.fault == Some(Fault::TurnCounts) {
+                steps.push(Step::Offered { attempt, node });
             }
             if phase == Phase::Over && self.scenario.releases != Releases::Never {
                 steps.push(Step::ReleaseArrives { attempt, node });
@@ -138,8 +137,7 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
     }
 
     /// All that a node may remember after a restart: nothing, or with snapshots any
-    /// fence up to the present one and the lock of any past owner; or a lock that was only
-    /// reserved, and the fence, which was below its token then.
+    /// fence up to the present one and the lock of any past owner.
     fn memories(&self, state: &State<N, A>, index: usize) -> Vec<Remembered> {
         let node = &state.nodes[index];
         let known = node.record.fence.unwrap_or(0);
@@ -149,10 +147,6 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             memories = fences(known + 1).map(|fence| (None, fence)).collect();
             for owner in (0..small(A)).filter(|&owner| node.past_owners.contains(owner)) {
                 memories.extend(fences(known + 1).map(|fence| (Some(owner), fence)));
-            }
-            for owner in (0..small(A)).filter(|&owner| node.past_waiters.contains(owner)) {
-                let below = state.attempts[usize::from(owner)].token.min(known + 1);
-                memories.extend(fences(below).map(|fence| (Some(owner), fence)));
             }
         }
         let earliest = match self.scenario.fault {
@@ -180,7 +174,7 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             Step::StartExtending { attempt } => start_extending(state, attempt),
             Step::ExtendArrives { attempt, node } => self.extend(state, attempt, node),
             Step::Extended { attempt } => extended(state, attempt),
-            Step::Reserved { attempt, node } => self.reserve(state, attempt, node),
+            Step::Offered { attempt, node } => self.offer(state, attempt, node),
             Step::ReadResource { attempt } => self.read(state, attempt),
             Step::WriteResource { attempt } => write(state, attempt),
             Step::LockExpires { node } => {
@@ -211,16 +205,13 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         }
     }
 
-    fn reserve(&self, state: &mut State<N, A>, attempt: u8, node: u8) {
+    /// The node notifies a waiter that it is its turn, which changes nothing on the node. Only a
+    /// client without the rule takes it for a grant.
+    fn offer(&self, state: &mut State<N, A>, attempt: u8, node: u8) {
         let Attempt { token, phase, .. } = state.attempts[usize::from(attempt)];
         let node = &mut state.nodes[usize::from(node)];
-        if self.rules.reserve(&mut node.record, attempt, token) {
-            if self.scenario.fault == Some(Fault::ReservationCounts) && phase == Phase::Asking {
-                node.granted.insert(attempt);
-            }
-            if self.scenario.snapshots {
-                node.past_waiters.insert(attempt);
-            }
+        if phase == Phase::Asking && self.rules.may_offer(&node.record, attempt, token) {
+            node.granted.insert(attempt);
         }
     }
 
@@ -316,15 +307,11 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             _ => (with.fence, with.clock + skew),
         };
         let mut record = Record {
+            lock: with.lock,
             fence,
             floor,
             clock: with.clock,
-            ..Record::default()
         };
-        if let Some(owner) = with.lock {
-            let token = state.attempts[usize::from(owner)].token;
-            self.rules.remember(&mut record, owner, token);
-        }
         let node = &mut state.nodes[index];
         if self.scenario.exchanges {
             record.floor = node.record.floor;
