@@ -395,3 +395,31 @@ async fn looking_changes_nothing() {
     let other = builder(&servers).skew(Duration::from_secs(3));
     other.connect().await.expect("constants of its own");
 }
+
+/// Names that have had no lease since the server lost its memory are protected by the floor alone,
+/// which is the beginning of the epoch + S. A new epoch, with a smaller S, must not lower it.
+#[tokio::test]
+async fn replacing_the_record_does_not_lower_the_floor() {
+    let server = RedisServer::start();
+    let of_skew = |seconds| of(&[&server]).skew(Duration::from_secs(seconds));
+    let began = || {
+        let record = server.get(b"leasehold:epoch").expect("a record");
+        let record = String::from_utf8(record).expect("text");
+        let began = record.split(':').nth(2).map(str::parse::<u64>);
+        (began.expect("T").expect("a number"), record)
+    };
+    let client = of_skew(10).connect().await.expect("connected");
+    drop(client);
+    let (earlier, record) = began();
+    // As if the server's clock had gone back by an hour since.
+    let ahead = earlier + 3_600_000_000;
+    let record = record.replace(&earlier.to_string(), &ahead.to_string());
+    let set: [&[u8]; 3] = [b"SET", b"leasehold:epoch", record.as_bytes()];
+    assert_eq!(server.command(&set), "+OK\r\n");
+    let done = of_skew(1).init_replacing().await.expect("recorded");
+    assert_eq!(done[0].change, Change::Replaced);
+    // The floor is T + 1 s now, and was T + 10 s.
+    assert!(began().0 >= ahead + 9_000_000, "{:?}", began());
+    let client = of_skew(1).connect().await.expect("connected");
+    drop(client);
+}

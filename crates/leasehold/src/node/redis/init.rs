@@ -56,6 +56,8 @@ struct Server {
     set: Option<Set>,
     /// The constants on record, if the record is of this run.
     constants: Option<String>,
+    /// S of the epoch on record, whichever run it is of.
+    earlier_skew: Duration,
     now_us: u64,
 }
 
@@ -206,12 +208,19 @@ async fn longest_lease(
     Ok(longest)
 }
 
-/// The restart guard in the text of constants: `restart_guard=60s`.
+/// The restart guard in the text of constants.
 fn guard_of(constants: &str) -> Option<Duration> {
-    let guard = constants.rsplit_once("restart_guard=")?.1;
-    let (number, unit) = match guard.strip_suffix("ms") {
+    constant_of(constants, "restart_guard=")
+}
+
+/// One of the constants in their text: `skew=10s fence_retention=86400s restart_guard=60s`.
+fn constant_of(constants: &str, key: &str) -> Option<Duration> {
+    let text = constants
+        .split(' ')
+        .find_map(|part| part.strip_prefix(key))?;
+    let (number, unit) = match text.strip_suffix("ms") {
         Some(number) => (number, 0.001),
-        None => (guard.strip_suffix('s')?, 1.0),
+        None => (text.strip_suffix('s')?, 1.0),
     };
     let seconds = number.parse::<f64>().ok()? * unit;
     Duration::try_from_secs_f64(seconds).ok()
@@ -276,11 +285,14 @@ impl Server {
         let epoch = String::from_utf8_lossy(epoch);
         let mut parts = epoch.split(':');
         let is_of_this_run = parts.next() == Some(info.identity.as_str());
+        let constants = parts.next();
+        let skew = constants.and_then(|text| constant_of(text, "skew="));
         Ok(Self {
             label: target.label,
             connection,
             set,
-            constants: parts.next().filter(|_| is_of_this_run).map(str::to_owned),
+            earlier_skew: skew.unwrap_or_default(),
+            constants: constants.filter(|_| is_of_this_run).map(str::to_owned),
             info,
             now_us,
         })
@@ -300,21 +312,19 @@ impl Server {
             ..own.unwrap_or(set).clone()
         };
         let mut write = Pipeline::new();
-        if record.change == Change::Replaced {
-            // The epoch begins anew, with these constants.
-            write.cmd("DEL").arg(&keys.epoch);
-        }
         let set_record = write.cmd("SET").arg(&keys.set).arg(text.to_text());
         if record.change != Change::Replaced && own.is_none() {
             // What a client has recorded at the same time stays, and is found below.
             set_record.arg("NX");
         }
-        write.add_command(scripts::hello(
-            &keys.epoch,
-            record.constants,
-            &self.info.identity,
-            record.fresh,
-        ));
+        let (constants, identity) = (record.constants, &self.info.identity);
+        write.add_command(match record.change {
+            Change::Replaced => {
+                let excess = self.earlier_skew.saturating_sub(constants.skew);
+                scripts::replace_epoch(&keys.epoch, constants, identity, record.fresh, excess)
+            }
+            _ => scripts::hello(&keys.epoch, constants, identity, record.fresh),
+        });
         let replies = exchange(&mut self.connection, &write).await?;
         for reply in &replies {
             if let Value::ServerError(error) = reply {

@@ -10,7 +10,7 @@ use super::identity::Identity;
 use super::reply::{Native, UNNAMED_REFUSAL};
 use crate::holder::kept_value;
 use crate::name::Name;
-use crate::node::rules::Constants;
+use crate::node::rules::{Constants, micros};
 use crate::node::{Call, DEAD_AFTER, HANDED_OVER, LINE_KEPT, SETTLED, TURN, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
@@ -60,6 +60,20 @@ pub(super) enum By {
     Hash,
     /// By its text, which makes the server know it again.
     Text,
+}
+
+/// The request that begins a new epoch in place of the one on record, whose S was larger by
+/// `excess_skew`.
+pub(super) fn replace_epoch(
+    epoch_key: &[u8],
+    constants: &Constants,
+    identity: &Identity,
+    fresh: bool,
+    excess_skew: Duration,
+) -> Cmd {
+    let mut cmd = hello(epoch_key, constants, identity, fresh);
+    cmd.arg(micros(excess_skew));
+    cmd
 }
 
 /// The request that shakes hands with a server of this identity.
