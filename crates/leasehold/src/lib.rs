@@ -35,51 +35,35 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod backoff;
-mod bid;
-#[cfg(feature = "blocking")]
-pub mod blocking;
-mod builder;
+mod acquire;
+mod base;
 mod client;
-mod clock;
-mod core;
-mod detached;
-mod error;
-mod held;
-mod holder;
-mod inspect;
-mod janitor;
-mod keeper;
 mod lease;
 mod mutex;
-mod name;
 pub mod node;
-mod options;
-mod patience;
 #[cfg(feature = "planted-bugs")]
 #[doc(hidden)]
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
-mod proposer;
 mod quorum;
-mod turnstile;
-mod waiter;
 
-pub use builder::Builder;
+pub use base::clock::{Moment, TimeSource};
+pub use base::error::{Error, Invalid, NodeReport, Refusal, Story, TlsPart};
+pub use base::holder::Holder;
+pub use base::name::Name;
 pub use client::Client;
-pub use clock::{Moment, TimeSource};
-pub use detached::Detached;
-pub use error::{Error, Invalid, NodeReport, Refusal, Story, TlsPart};
-pub use held::Loss;
-pub use holder::Holder;
-pub use inspect::{Inspection, Listing, LockState};
-pub use lease::{Lease, Released};
+#[cfg(feature = "blocking")]
+pub use client::blocking;
+pub use client::builder::Builder;
+pub use client::inspect::{Inspection, Listing, LockState};
+pub use client::options::{Options, Wait};
+pub use lease::detached::Detached;
+pub use lease::guard::{Lease, Released};
+pub use lease::state::Loss;
 pub use mutex::Mutex;
-pub use name::Name;
 pub use node::Sighting;
 pub use node::memory::MemoryNode;
-pub use options::{Options, Wait};
 
 /// The examples of the README are compiled and run as tests.
 #[cfg(doctest)]

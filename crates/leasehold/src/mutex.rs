@@ -4,16 +4,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
-use crate::core::Core;
-use crate::detached::Detached;
-use crate::error::{Error, Invalid};
-use crate::lease::Lease;
-use crate::name::Name;
-use crate::options::{Options, Wait};
-use crate::patience::Patience;
-use crate::turnstile::Turnstile;
-use crate::waiter;
+use crate::acquire::acquire;
+use crate::base::error::{Error, Invalid};
+use crate::base::name::Name;
+use crate::client::core::Core;
+use crate::client::options::{Options, Wait};
+use crate::lease::detached::Detached;
+use crate::lease::guard::Lease;
 
 /// A named lock that at most one holder has at a time. A cheap handle; make one where
 /// it is needed.
@@ -211,48 +208,6 @@ fn unless_held(acquired: Result<Lease, Error>) -> Result<Option<Lease>, Error> {
         Ok(lease) => Ok(Some(lease)),
         Err(Error::Held(_) | Error::TimedOut { .. }) => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// Waits for the turn of this process, and then for the lock.
-async fn acquire(core: &Arc<Core>, name: &Name, options: &Options) -> Result<Lease, Error> {
-    options.validate(core.constants.restart_guard)?;
-    core.check_runtime()?;
-    let started = core.clock.now();
-    let until = match options.wait {
-        Wait::No => started,
-        Wait::For(wait) => started + wait,
-        Wait::Forever => Moment::FAR,
-    };
-    // Who stands in line lets others of this process go before.
-    let mut turn = match options.queues_in_process() {
-        true => Turnstile::enter(core, name, until).await,
-        false => None,
-    };
-    let passed = turn
-        .as_mut()
-        .and_then(|turn| turn.take(options, core.clock.now()));
-    let won = match passed {
-        Some(won) => won,
-        None => {
-            core.janitor.send_queued(name);
-            let outage_since = turn.as_ref().and_then(|turn| turn.outage_since);
-            let patience = Patience::new(options, core.next_seed(), started, outage_since);
-            let won = waiter::acquire(core, name, options, patience).await;
-            if let Some(turn) = &mut turn {
-                // Those behind need not find out each for itself, one after the other.
-                let lasts = matches!(won, Err(Error::NoMajority(_)));
-                let since = core.clock.now().saturating_sub(options.outage_patience);
-                turn.outage_since = lasts.then_some(since);
-            }
-            won?
-        }
-    };
-    let lease = Lease::new(core, won, options, turn);
-    // A shutdown that came meanwhile drops it.
-    match core.is_shut_down() {
-        false => Ok(lease),
-        true => Err(Error::ShutDown),
     }
 }
 

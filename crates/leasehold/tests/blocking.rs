@@ -118,13 +118,13 @@ fn the_facade_has_everything() {
         });
         methods.collect()
     }
-    let blocking = include_str!("../src/blocking.rs");
+    let blocking = include_str!("../src/client/blocking.rs");
     for (of, source) in [
-        ("Client", include_str!("../src/client.rs")),
-        ("Client", include_str!("../src/inspect.rs")),
+        ("Client", include_str!("../src/client/mod.rs")),
+        ("Client", include_str!("../src/client/inspect.rs")),
         ("Mutex", include_str!("../src/mutex.rs")),
-        ("Lease", include_str!("../src/lease.rs")),
-        ("Detached", include_str!("../src/detached.rs")),
+        ("Lease", include_str!("../src/lease/guard.rs")),
+        ("Detached", include_str!("../src/lease/detached.rs")),
     ] {
         let (has, needs) = (methods(blocking, of), methods(source, of));
         assert!(needs.len() >= 3, "{needs:?}");

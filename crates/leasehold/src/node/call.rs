@@ -9,7 +9,7 @@ use std::time::Duration;
 #[cfg(doc)]
 use super::{Node, rules};
 use super::{NodeError, Vote};
-use crate::name::Name;
+use crate::base::name::Name;
 
 /// What is claimed: one attempt's name, owner and token.
 pub struct Claim {

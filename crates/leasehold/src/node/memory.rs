@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::rules::{Constants, View, Write};
 use super::{Bell, Call, Claim, Line, News, Node, Record, Survey, Vote, Watch, vote};
-use crate::clock::{Clock, Moment, TimeSource};
-use crate::name::Name;
+use crate::base::clock::{Clock, Moment, TimeSource};
+use crate::base::name::Name;
 use crate::node::Sighting;
 
 /// A node in the memory of this process: for tests, and for programs of one process

@@ -17,7 +17,7 @@ pub(crate) mod watch;
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::name::Name;
+use crate::base::name::Name;
 
 pub(crate) use call::Tally;
 pub use call::{Call, Claim, Holders, Verb};

@@ -220,9 +220,9 @@ mod tests {
 
     use super::*;
     use crate::MemoryNode;
-    use crate::clock::{Moment, TimeSource};
-    use crate::holder::new_owner;
-    use crate::name::Name;
+    use crate::base::clock::{Moment, TimeSource};
+    use crate::base::holder::new_owner;
+    use crate::base::name::Name;
     use crate::node::{Call, Ears, Node, NodeError, Tally, Watch};
 
     const START_US: u64 = 1_800_000_000_000_000;

@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Claim, Verb, Vote};
-use crate::holder::{Holder, kept_value};
+use crate::base::holder::{Holder, kept_value};
 
 /// Tokens are doubles in Lua: exact below 2^53.
 pub(crate) const MAX_TOKEN: u64 = (1 << 53) - 1;
@@ -295,7 +295,7 @@ pub fn release(view: &View<'_>, claim: &Claim, keep: Option<Duration>) -> (Vote,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::name::Name;
+    use crate::base::name::Name;
 
     const NOW: u64 = 1_800_000_000_000_000;
     const OURS: &[u8] = b"ours";

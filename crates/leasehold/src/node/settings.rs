@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::rules::Constants;
-use crate::clock::Clock;
-use crate::error::Invalid;
+use crate::base::clock::Clock;
+use crate::base::error::Invalid;
 
 /// How long a node on a server is used without asking the server again who it is.
 pub(crate) const VERIFY_AFTER: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ impl Tls {
     /// server would be refused later, with an error that misleads.
     #[cfg(feature = "tls")]
     pub(crate) fn validate(&self) -> Result<(), Invalid> {
-        use crate::error::TlsPart::{ClientCertificate, ClientKey, RootCertificate};
+        use crate::base::error::TlsPart::{ClientCertificate, ClientKey, RootCertificate};
         use rustls::pki_types::pem::PemObject;
         use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::holder::{Holder, owner_id};
-use crate::name::Name;
+use crate::base::holder::{Holder, owner_id};
+use crate::base::name::Name;
 
 /// One lock on one node.
 #[derive(Clone, PartialEq, Eq)]

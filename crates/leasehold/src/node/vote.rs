@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::holder::Holder;
+use crate::base::holder::Holder;
 
 /// A node's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! A request to all nodes and the counting of their votes. One node is a majority
 //! of one: there is no other path.
 
-mod canvass;
-mod nodes;
+mod broadcast;
+mod node_set;
 pub mod round;
 
-pub(crate) use canvass::{Canvass, Question};
-pub(crate) use nodes::NodeSet;
+pub(crate) use broadcast::{Broadcast, Question};
+pub(crate) use node_set::NodeSet;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
-use crate::error::Story;
+use crate::base::clock::Moment;
+use crate::base::error::Story;
 use crate::node::rules::micros;
 use crate::node::{NodeError, Verb, Vote};
 use crate::planted;
@@ -315,7 +315,7 @@ pub fn deadline(sent_at: Moment, ttl: Duration, drift: Duration, now: Moment) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holder::Holder;
+    use crate::base::holder::Holder;
 
     const DEAD: Result<Vote, NodeError> = Err(NodeError::Unanswered);
 

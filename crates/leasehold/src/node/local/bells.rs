@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::name::Name;
+use crate::base::name::Name;
 use crate::node::{Bell, Claim, News, Watch};
 
 /// The bells of this process.

@@ -10,8 +10,8 @@ use super::failure::Failure;
 use super::post::{Letter, Post};
 use super::store::{Outcome, Store};
 use super::tidying::{self, Reach, Tidier};
-use crate::clock::{Clock, Moment};
-use crate::name::Name;
+use crate::base::clock::{Clock, Moment};
+use crate::base::name::Name;
 use crate::node::{Call, NodeError, NodeSettings, Sighting, Verb, Vote};
 
 /// After so many transactions it is time to see how much has piled up.

@@ -2,7 +2,7 @@
 
 use rusqlite::ErrorCode;
 
-use crate::name::shown;
+use crate::base::name::shown;
 use crate::node::NodeError;
 
 /// Why something could not be done.

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::failure::Failure;
 use super::process::{self, Realm};
 use super::rows::{Now, from_sql, to_sql};
-use crate::name::Name;
+use crate::base::name::Name;
 use crate::node::{Claim, DEAD_AFTER, Holders};
 
 /// Who stands before somebody is counted up to here.

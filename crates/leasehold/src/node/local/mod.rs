@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Bell, Call, Claim, Flush, Node, NodeError, NodeSettings, Survey, Watch};
-use crate::name::Name;
+use crate::base::name::Name;
 use bells::Bells;
 use engine::Engine;
 use failure::Failure;

@@ -11,7 +11,7 @@ use super::failure::{Failure, damaged};
 use super::process;
 use super::rows::{from_sql, to_sql};
 use super::store::{CONSTANTS, Store};
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 use crate::node::NodeError;
 
 /// Says that a file is one of ours: "lhld".

@@ -9,7 +9,7 @@ use super::bells::Bells;
 use super::line::Address;
 use super::sockets::{Line, Sockets};
 use super::waking::Listener;
-use crate::name::Name;
+use crate::base::name::Name;
 use crate::node::{Bell, News};
 
 /// How those who wait elsewhere are told, and those who wait here can be.

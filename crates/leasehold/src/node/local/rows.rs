@@ -7,8 +7,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::failure::Failure;
 use super::process::{self, Realm};
 use super::store::CONSTANTS;
-use crate::clock::{Clock, Moment};
-use crate::name::Name;
+use crate::base::clock::{Clock, Moment};
+use crate::base::name::Name;
 use crate::node::Claim;
 use crate::node::rules::{View, Write};
 

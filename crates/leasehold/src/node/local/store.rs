@@ -12,8 +12,8 @@ use super::line;
 use super::opening::FileId;
 use super::post::{Letter, Post};
 use super::rows::{Now, Row, from_sql};
-use crate::clock::Clock;
-use crate::name::Name;
+use crate::base::clock::Clock;
+use crate::base::name::Name;
 use crate::node::rules::{self, Constants, Write};
 use crate::node::{Call, Sighting, Verb, Vote, vote};
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::engine::Engine;
-use crate::name::Name;
+use crate::base::name::Name;
 use crate::node::{Call, NodeError, Sighting};
 
 /// How many calls share a transaction at most.

@@ -16,7 +16,7 @@ use super::post::Post;
 use super::process::Realm;
 use super::rows::{Now, to_sql};
 use super::store::Store;
-use crate::clock::Clock;
+use crate::base::clock::Clock;
 
 /// What may pile up beside the file while it is in use, in bytes.
 const MUCH: u64 = 4 << 20;

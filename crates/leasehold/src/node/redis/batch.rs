@@ -9,7 +9,7 @@ use redis::Value;
 
 use super::reply::{self, Native, Reply};
 use super::scripts::{By, settles, shares_script};
-use crate::clock::Moment;
+use crate::base::clock::Moment;
 use crate::node::call::Tick;
 use crate::node::{Call, NodeError, Verb, Vote};
 
@@ -376,8 +376,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::holder::new_owner;
-    use crate::name::Name;
+    use crate::base::holder::new_owner;
+    use crate::base::name::Name;
     use crate::node::{Claim, Holders, Tally};
 
     const TOKEN: u64 = 1_794_780_664_497_528;

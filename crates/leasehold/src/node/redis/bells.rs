@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use redis::{PushInfo, PushKind, Value};
 
-use crate::name::Name;
+use crate::base::name::Name;
 use crate::node::{Bell, Claim, News, Watch};
 
 /// What the channels begin with; see prelude.lua.
@@ -166,7 +166,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::holder::new_owner;
+    use crate::base::holder::new_owner;
     use crate::node::Ears;
 
     /// Rule: news is matched to its exact claim. Two attempts of one process can have the same

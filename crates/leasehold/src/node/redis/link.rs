@@ -14,7 +14,7 @@ use super::Status;
 use super::batch::Job;
 use super::serving::{Ended, Serving};
 use super::session::{Connector, Session};
-use crate::clock::{Clock, Moment};
+use crate::base::clock::{Clock, Moment};
 use crate::node::{Call, NodeError};
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);

@@ -23,7 +23,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion}
 use tokio::sync::{Notify, mpsc};
 
 use super::{Bell, Call, Claim, Node, NodeError, Survey, Watch};
-use crate::name::Name;
+use crate::base::name::Name;
 use crate::node::NodeSettings;
 use bells::Bells;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerError, Value};
 
-use crate::holder::Holder;
-use crate::name::shown;
+use crate::base::holder::Holder;
+use crate::base::name::shown;
 use crate::node::rules::MAX_TOKEN;
 use crate::node::{Call, NodeError, Verb, Vote};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::set::{Set, sorted};
-use crate::clock::{Clock, Moment};
+use crate::base::clock::{Clock, Moment};
 use crate::node::NodeError;
 use crate::quorum::round::Round;
 

@@ -8,8 +8,8 @@ use super::batch::Job;
 use super::bells::Bells;
 use super::identity::Identity;
 use super::reply::{Native, UNNAMED_REFUSAL};
-use crate::holder::kept_value;
-use crate::name::Name;
+use crate::base::holder::kept_value;
+use crate::base::name::Name;
 use crate::node::rules::{Constants, micros};
 use crate::node::{Call, DEAD_AFTER, HANDED_OVER, LINE_KEPT, SETTLED, TURN, Verb};
 

@@ -20,7 +20,7 @@ use super::batch::{Aftermath, Job, Unit};
 use super::link::Link;
 use super::reply::connection_error;
 use super::session::{Sent, Session};
-use crate::clock::Moment;
+use crate::base::clock::Moment;
 use crate::node::{Call, NodeError};
 
 const MAX_BATCH: usize = 256;

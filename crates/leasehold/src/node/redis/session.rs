@@ -20,7 +20,7 @@ use super::roster::{Admission, Place, Roster};
 use super::scripts::{self, Scripts};
 use super::set::{SET_KEY, Set, scoped};
 use super::{NodeSettings, Target};
-use crate::clock::{Clock, Moment};
+use crate::base::clock::{Clock, Moment};
 use crate::node::call::Tick;
 use crate::node::rules::Constants;
 use crate::node::{Call, NodeError, Verb, Vote};

@@ -9,7 +9,7 @@
 //! names. They are on record for error messages, and to recognise a server that lost its memory:
 //! it may join again without help if the client names exactly the addresses on record.
 
-use crate::name::shown;
+use crate::base::name::shown;
 
 /// The key of the record, before the prefix.
 pub(super) const SET_KEY: &str = "leasehold:set";

@@ -8,7 +8,7 @@ use redis::{AsyncConnectionConfig, Pipeline, RedisError, Value};
 
 use super::reply::connection_error;
 use super::scripts::{FENCE_PREFIX, TURN_MARK, fence_key, line_key, name_of_fence, since_key};
-use crate::name::Name;
+use crate::base::name::Name;
 use crate::node::NodeError;
 use crate::node::Sighting;
 

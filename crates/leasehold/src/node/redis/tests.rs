@@ -13,9 +13,9 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use super::scripts::TURN_MARK;
 use super::{RedisNode, Roster, Target};
-use crate::clock::{Clock, Moment, TimeSource};
-use crate::holder::Holder;
-use crate::name::Name;
+use crate::base::clock::{Clock, Moment, TimeSource};
+use crate::base::holder::Holder;
+use crate::base::name::Name;
 use crate::node::memory::MemoryNode;
 use crate::node::rules::Constants;
 use crate::node::{

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::name::shown;
+use crate::base::name::shown;
 use crate::planted;
 
 const SECRET_BYTES: usize = 20;

@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::nodes::NodeSet;
+use super::node_set::NodeSet;
 use super::round::{Decision, Round};
-use crate::error::Story;
+use crate::base::error::Story;
 use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
 use crate::planted;
 
 /// One request on its way to all nodes.
-pub(crate) struct Canvass {
+pub(crate) struct Broadcast {
     state: Mutex<State>,
     /// Is told of every answer too, decided or not.
     also: Option<Arc<dyn Tally>>,
@@ -63,7 +63,7 @@ impl State {
     }
 }
 
-impl Canvass {
+impl Broadcast {
     /// Asks all nodes, in parallel.
     pub(crate) fn send(nodes: &[Arc<dyn Node>], question: Question<'_>) -> Arc<Self> {
         let Question {
@@ -78,18 +78,18 @@ impl Canvass {
         for node in skip.iter() {
             round.count(node, Ok(Vote::Released { held: false }));
         }
-        let canvass = Arc::new(Self {
+        let broadcast = Arc::new(Self {
             state: Mutex::new(State { round, waker: None }),
             also,
         });
         for (index, node) in nodes.iter().enumerate() {
             if !skip.contains(index) {
-                let tally = Arc::clone(&canvass) as Arc<dyn Tally>;
+                let tally = Arc::clone(&broadcast) as Arc<dyn Tally>;
                 let call = Call::new(verb, Arc::clone(claim), timeout, tally, index);
                 node.submit(call.settled(settled.contains(index)));
             }
         }
-        canvass
+        broadcast
     }
 
     /// What it would be if all nodes had been asked for the lock, and these had granted it.
@@ -161,7 +161,7 @@ impl Canvass {
     }
 }
 
-impl Tally for Canvass {
+impl Tally for Broadcast {
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
         if let Some(also) = &self.also {
             Arc::clone(also).count(node, answer.clone());

@@ -11,24 +11,24 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::clock::Moment;
-use crate::core::Core;
-use crate::held::Won;
-use crate::name::Name;
-use crate::options::Options;
-use crate::proposer::BLOCK;
+use crate::acquire::proposer::BLOCK;
+use crate::base::clock::Moment;
+use crate::base::name::Name;
+use crate::client::core::Core;
+use crate::client::options::Options;
+use crate::lease::state::Won;
 
 /// A claim is passed on for so long at most: others may be waiting on the nodes.
 const LONGEST: Duration = Duration::from_millis(10);
 
 /// The queues of all names for which somebody has or waits for a turn.
 #[derive(Default)]
-pub(crate) struct Turnstile {
-    names: Mutex<HashMap<Name, VecDeque<oneshot::Sender<Turn>>>>,
+pub(crate) struct LocalQueue {
+    names: Mutex<HashMap<Name, VecDeque<oneshot::Sender<LocalTurn>>>>,
 }
 
 /// The right to stand in line on the nodes. Goes on to the next who waits when dropped.
-pub(crate) struct Turn {
+pub(crate) struct LocalTurn {
     core: Weak<Core>,
     name: Name,
     /// In a box: nearly all turns have none.
@@ -37,17 +37,17 @@ pub(crate) struct Turn {
     pub(crate) outage_since: Option<Moment>,
 }
 
-impl Turnstile {
+impl LocalQueue {
     /// Waits for the turn. `None` if it does not come before `until`.
     ///
     /// Cancel safety: if dropped, the turn goes to the next.
-    pub(crate) async fn enter(core: &Arc<Core>, name: &Name, until: Moment) -> Option<Turn> {
+    pub(crate) async fn enter(core: &Arc<Core>, name: &Name, until: Moment) -> Option<LocalTurn> {
         let turn = {
-            let mut names = core.turnstile.names();
+            let mut names = core.local_queue.names();
             match names.entry(name.clone()) {
                 Entry::Vacant(entry) => {
                     entry.insert(VecDeque::new());
-                    return Some(Turn {
+                    return Some(LocalTurn {
                         core: Arc::downgrade(core),
                         name: name.clone(),
                         passed: None,
@@ -75,12 +75,12 @@ impl Turnstile {
         }
     }
 
-    fn names(&self) -> MutexGuard<'_, HashMap<Name, VecDeque<oneshot::Sender<Turn>>>> {
+    fn names(&self) -> MutexGuard<'_, HashMap<Name, VecDeque<oneshot::Sender<LocalTurn>>>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next who waits, if any; if none, nobody has the turn any more.
-    fn next(&self, name: &Name) -> Option<oneshot::Sender<Turn>> {
+    fn next(&self, name: &Name) -> Option<oneshot::Sender<LocalTurn>> {
         let mut names = self.names();
         let queue = names.get_mut(name)?;
         while let Some(next) = queue.pop_front() {
@@ -94,7 +94,7 @@ impl Turnstile {
     }
 }
 
-impl Turn {
+impl LocalTurn {
     /// Whether a claim that was won at `won_at`, and `passes` holders ago, is to be passed on
     /// to somebody here.
     pub(crate) fn is_wanted(&self, won_at: Moment, passes: u64, now: Moment) -> bool {
@@ -103,7 +103,7 @@ impl Turn {
         };
         let bounded = passes + 1 < BLOCK && now.saturating_duration_since(won_at) < LONGEST;
         let waits = |queue: &VecDeque<oneshot::Sender<Self>>| queue.iter().any(|w| !w.is_closed());
-        bounded && core.turnstile.names().get(&self.name).is_some_and(waits)
+        bounded && core.local_queue.names().get(&self.name).is_some_and(waits)
     }
 
     /// Passes a claim on to the next who waits here.
@@ -126,12 +126,12 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for LocalTurn {
     fn drop(&mut self) {
         let Some(core) = self.core.upgrade() else {
             return;
         };
-        while let Some(next) = core.turnstile.next(&self.name) {
+        while let Some(next) = core.local_queue.next(&self.name) {
             let turn = Self {
                 core: Weak::clone(&self.core),
                 name: self.name.clone(),
@@ -169,7 +169,7 @@ mod tests {
             let refused = mutex.lock_timeout(Duration::from_millis(1)).await;
             assert!(refused.is_err());
         }
-        let names = client.core().turnstile.names();
+        let names = client.core().local_queue.names();
         let queued: Vec<usize> = names.values().map(VecDeque::len).collect();
         assert!(queued.len() == 1 && queued[0] <= 1, "{queued:?}");
     }

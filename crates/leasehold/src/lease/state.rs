@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::clock::{Clock, Moment};
-use crate::core::Core;
-use crate::error::{Error, Story};
-use crate::janitor::Return;
-use crate::name::Name;
+use crate::acquire::local_queue::LocalTurn;
+use crate::base::clock::{Clock, Moment};
+use crate::base::error::{Error, Story};
+use crate::base::name::Name;
+use crate::client::core::Core;
+use crate::client::options::Options;
+use crate::lease::janitor::Return;
 use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Holders, Node, Verb, Vote};
-use crate::options::Options;
 use crate::planted;
 use crate::quorum::round::{self, Decision, Round};
-use crate::quorum::{Canvass, NodeSet, Question};
-use crate::turnstile::Turn;
+use crate::quorum::{Broadcast, NodeSet, Question};
 
 /// The states of a lease. Others are a [`Loss`].
 const HELD: u8 = 0;
@@ -66,12 +66,12 @@ impl fmt::Display for Loss {
 
 /// Why a claim is over that a majority of nodes does not extend any more. Only a release raises
 /// the fence to one above the claim's token: tokens of claims are multiples of
-/// [`BLOCK`](crate::proposer::BLOCK).
-pub(crate) fn taken_away(claim: &Claim, canvass: &Canvass) -> Loss {
+/// [`BLOCK`](crate::acquire::proposer::BLOCK).
+pub(crate) fn taken_away(claim: &Claim, broadcast: &Broadcast) -> Loss {
     let released = Vote::Lost {
         fence: claim.token + 1,
     };
-    let (broken, held) = canvass.with_round(|round| {
+    let (broken, held) = broadcast.with_round(|round| {
         let said = |so: &dyn Fn(&Vote) -> bool| {
             let stories = &mut round.stories().iter();
             stories.any(|story| matches!(story, Story::Voted(vote) if so(vote)))
@@ -138,7 +138,7 @@ pub(crate) struct Held {
     pub(crate) token: u64,
     won_at: Moment,
     /// What this holder has to give to the next of this process.
-    turn: Mutex<Option<Turn>>,
+    turn: Mutex<Option<LocalTurn>>,
     label: Arc<str>,
     pub(crate) drift: Duration,
     pub(crate) timeout: Duration,
@@ -165,7 +165,7 @@ pub(crate) struct Held {
 pub(crate) struct Rounds {
     /// Nodes that all earlier requests left untouched.
     untouched: NodeSet,
-    latest: Arc<Canvass>,
+    latest: Arc<Broadcast>,
     /// The claim stood in line, and may stand there still on nodes that did not grant it.
     stood: bool,
     /// Whether the latest is not the first.
@@ -174,10 +174,10 @@ pub(crate) struct Rounds {
 
 impl Rounds {
     /// Only this one so far, if the claim has not `stood` in line.
-    pub(crate) fn first(canvass: Arc<Canvass>, stood: bool) -> Self {
+    pub(crate) fn first(broadcast: Arc<Broadcast>, stood: bool) -> Self {
         Self {
             untouched: NodeSet::all(),
-            latest: canvass,
+            latest: broadcast,
             stood,
             extended: false,
         }
@@ -203,7 +203,7 @@ impl Rounds {
 /// An EXTEND on its way.
 #[derive(Clone)]
 pub(crate) struct Extension {
-    pub(crate) canvass: Arc<Canvass>,
+    pub(crate) broadcast: Arc<Broadcast>,
     sent_at: Moment,
 }
 
@@ -218,7 +218,12 @@ pub(crate) enum Progress {
 }
 
 impl Held {
-    pub(crate) fn new(core: &Arc<Core>, won: Won, options: &Options, turn: Option<Turn>) -> Self {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        won: Won,
+        options: &Options,
+        turn: Option<LocalTurn>,
+    ) -> Self {
         let since = won.taken_at;
         let max_until = options
             .max_hold
@@ -353,12 +358,12 @@ impl Held {
         // Before the first byte is sent.
         let sent_at = clock.now();
         let question = Question::new(Verb::Extend, &self.claim, self.timeout);
-        let canvass = Canvass::send(nodes, question);
+        let broadcast = Broadcast::send(nodes, question);
         let earlier = rounds.latest.untouched();
         rounds.untouched = rounds.untouched.intersect(earlier);
-        rounds.latest = Arc::clone(&canvass);
+        rounds.latest = Arc::clone(&broadcast);
         rounds.extended = true;
-        Some(Extension { canvass, sent_at })
+        Some(Extension { broadcast, sent_at })
     }
 
     /// Takes note of what an EXTEND came to.
@@ -369,7 +374,7 @@ impl Held {
             self.lose(self.loss_at_deadline());
             return Progress::Over;
         }
-        let decision = extension.canvass.with_round(Round::decision);
+        let decision = extension.broadcast.with_round(Round::decision);
         // The second is a planted bug, or nothing.
         if decision == Some(Decision::Carried) || self.is_carried_by_subset(extension) {
             let sent_at = extension.sent_at;
@@ -385,7 +390,7 @@ impl Held {
                 return Progress::Extended;
             }
         } else if decision == Some(Decision::Refuted) {
-            self.lose(taken_away(&self.claim, &extension.canvass));
+            self.lose(taken_away(&self.claim, &extension.broadcast));
             return Progress::Over;
         }
         Progress::Unknown
@@ -397,9 +402,9 @@ impl Held {
             return false;
         }
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let nodes = extension.canvass.with_round(|r| r.stories().len());
+        let nodes = extension.broadcast.with_round(|r| r.stories().len());
         let subset = (0..nodes).filter(|node| !rounds.untouched.contains(*node));
-        extension.canvass.granted().len() >= Round::majority(subset.count())
+        extension.broadcast.granted().len() >= Round::majority(subset.count())
     }
 
     /// The lease is lost: tells the holder, and gives back what is left of it.
@@ -418,7 +423,7 @@ impl Held {
         self.end_turn();
     }
 
-    fn take_turn(&self) -> Option<Turn> {
+    fn take_turn(&self) -> Option<LocalTurn> {
         self.turn
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
-use crate::core::Core;
-use crate::error::Refusal;
-use crate::held::{Rounds, Won, least_left};
-use crate::janitor::Return;
+use crate::base::clock::Moment;
+use crate::base::error::Refusal;
+use crate::client::core::Core;
+use crate::client::options::Options;
+use crate::lease::janitor::Return;
+use crate::lease::state::{Rounds, Won, least_left};
 use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Verb};
-use crate::options::Options;
 use crate::planted;
 use crate::quorum::round::{self, Advice, Decision, Haste};
-use crate::quorum::{Canvass, NodeSet, Question};
+use crate::quorum::{Broadcast, NodeSet, Question};
 
 /// A lease that was handed over is extended after so long. Not at once: many are given back
 /// before that.
@@ -31,7 +31,7 @@ pub(crate) struct NotTaken<'a> {
 }
 
 /// A claim for the lock, given back unless it becomes a lease.
-pub(crate) struct Bid<'a> {
+pub(crate) struct Attempt<'a> {
     pub(crate) core: &'a Arc<Core>,
     options: &'a Options,
     pub(crate) claim: Arc<Claim>,
@@ -40,7 +40,7 @@ pub(crate) struct Bid<'a> {
     armed: Option<Armed<'a>>,
 }
 
-impl<'a> Bid<'a> {
+impl<'a> Attempt<'a> {
     pub(crate) fn new(
         core: &'a Arc<Core>,
         options: &'a Options,
@@ -86,8 +86,8 @@ impl<'a> Bid<'a> {
         // Before the first byte is sent: the nodes count the TTL from later than this.
         let sent_at = core.clock.now();
         self.arm(sent_at);
-        let canvass = Canvass::send(&core.nodes, self.question(Verb::Acquire));
-        let decision = canvass.decided().await;
+        let broadcast = Broadcast::send(&core.nodes, self.question(Verb::Acquire));
+        let decision = broadcast.decided().await;
         let now = core.clock.now();
         let valid_from = match waited && planted::on(planted::Bug::HandedOverValidityFromReply) {
             false => sent_at,
@@ -96,19 +96,19 @@ impl<'a> Bid<'a> {
         let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
         if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
             let renew_at = sent_at + options.ttl / 3;
-            let rounds = Rounds::first(canvass, waited);
+            let rounds = Rounds::first(broadcast, waited);
             return Ok(self.won(rounds, sent_at, deadline, renew_at));
         }
         if !waited {
             // A failed attempt releases everywhere, also where the outcome is unknown; not
             // where the node said no, which took no effect and cannot any more.
             let skip = match planted::on(planted::Bug::FailedAttemptKept) {
-                false => canvass.untouched(),
+                false => broadcast.untouched(),
                 true => NodeSet::all(),
             };
             self.arm(sent_at).release(skip);
         }
-        let mut refused = self.refused(&canvass, sent_at);
+        let mut refused = self.refused(&broadcast, sent_at);
         if decision == Decision::Carried {
             // A majority granted it, but so late that nothing of it is left.
             refused.advice = Advice::Outage { permanent: false };
@@ -121,7 +121,7 @@ impl<'a> Bid<'a> {
     /// these nodes it was not granted yet at `since`: a majority has it for
     /// [`HANDED_OVER`] from then at least. That is short, so it is extended soon.
     ///
-    /// Gives the bid back if it had better ask: too little is left, or nobody would extend it.
+    /// Gives the attempt back if it had better ask: too little is left, or nobody would extend it.
     pub(crate) fn handed_over(self, granted: NodeSet, since: Moment) -> Result<Won, Self> {
         let (core, options) = (self.core, self.options);
         let now = core.clock.now();
@@ -136,8 +136,8 @@ impl<'a> Bid<'a> {
             |deadline: &Moment| deadline.saturating_duration_since(now) >= least_left(options.ttl);
         match deadline.filter(enough) {
             Some(deadline) if options.renewal && !options.detached => {
-                let canvass = Canvass::granted_by(granted, core.nodes.len());
-                let rounds = Rounds::first(canvass, true);
+                let broadcast = Broadcast::granted_by(granted, core.nodes.len());
+                let rounds = Rounds::first(broadcast, true);
                 Ok(self.won(rounds, now, deadline, now + CONFIRM_AFTER))
             }
             _ => Err(self),
@@ -164,16 +164,16 @@ impl<'a> Bid<'a> {
     /// Planted bug: takes what is only reserved for the lease.
     pub(crate) fn believe(self) -> Won {
         let sent_at = self.core.clock.now();
-        let canvass = Canvass::send(&self.core.nodes, self.question(Verb::Wait));
+        let broadcast = Broadcast::send(&self.core.nodes, self.question(Verb::Wait));
         let validity = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
-        let rounds = Rounds::first(canvass, true);
+        let rounds = Rounds::first(broadcast, true);
         self.won(rounds, sent_at, sent_at + validity, sent_at + validity / 3)
     }
 
-    pub(crate) fn refused(&self, canvass: &Canvass, sent_at: Moment) -> Refused {
+    pub(crate) fn refused(&self, broadcast: &Broadcast, sent_at: Moment) -> Refused {
         let core = self.core;
         let elapsed = core.clock.now().saturating_duration_since(sent_at);
-        let (advice, now) = canvass.with_round(|round| {
+        let (advice, now) = broadcast.with_round(|round| {
             let advice = round.advice(self.claim.token, elapsed, self.haste);
             (advice, round.clock())
         });
@@ -184,7 +184,7 @@ impl<'a> Bid<'a> {
         }
         Refused {
             advice,
-            refusal: Box::new(core.refused(&self.claim, canvass)),
+            refusal: Box::new(core.refused(&self.claim, broadcast)),
         }
     }
 }

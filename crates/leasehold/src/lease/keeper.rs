@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::clock::{Clock, Moment};
-use crate::core::Closing;
-use crate::held::{Extension, Held, Loss, Progress};
+use crate::base::clock::{Clock, Moment};
+use crate::client::core::Closing;
+use crate::lease::state::{Extension, Held, Loss, Progress};
 use crate::node::Node;
 
 /// A renewal may be so early, if another is due.
@@ -218,7 +218,7 @@ fn renew(shared: &Arc<Shared>, lease: Arc<Held>) {
         extension: extension.clone(),
     }));
     let poll = extension
-        .canvass
+        .broadcast
         .poll_decided(&mut Context::from_waker(&waker));
     if poll.is_ready() {
         waker.wake();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Invalid, Refusal};
+use crate::base::error::{Invalid, Refusal};
 use crate::planted;
 
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(10);

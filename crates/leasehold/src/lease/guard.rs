@@ -5,17 +5,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
-use crate::core::Core;
-use crate::detached::Detached;
-use crate::error::Error;
-use crate::held::{Held, Loss, Progress, Won};
-use crate::janitor::Return;
+use crate::acquire::local_queue::LocalTurn;
+use crate::base::clock::Moment;
+use crate::base::error::Error;
+use crate::client::core::Core;
+use crate::client::options::{MAX_TTL, Options, between};
+use crate::lease::detached::Detached;
+use crate::lease::janitor::Return;
+use crate::lease::state::{Held, Loss, Progress, Won};
 use crate::node::Holders;
-use crate::options::{MAX_TTL, Options, between};
-use crate::quorum::Canvass;
+use crate::quorum::Broadcast;
 use crate::quorum::round::Decision;
-use crate::turnstile::Turn;
 
 /// A lock that is held, for a time. Released when dropped.
 ///
@@ -50,7 +50,12 @@ pub enum Released {
 }
 
 impl Lease {
-    pub(crate) fn new(core: &Arc<Core>, won: Won, options: &Options, turn: Option<Turn>) -> Self {
+    pub(crate) fn new(
+        core: &Arc<Core>,
+        won: Won,
+        options: &Options,
+        turn: Option<LocalTurn>,
+    ) -> Self {
         let held = Arc::new(Held::new(core, won, options, turn));
         core.keeper.keep(&held);
         Self {
@@ -83,7 +88,7 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn owner_id(&self) -> String {
-        crate::holder::owner_id(self.held.claim.owner())
+        crate::base::holder::owner_id(self.held.claim.owner())
     }
 
     /// The lock's name, without the client's prefix: as [`Client::mutex`](crate::Client::mutex),
@@ -246,12 +251,12 @@ impl Lease {
         let Some(extension) = held.start_extension(&core.nodes, &core.clock) else {
             return Err(held.lost_error());
         };
-        extension.canvass.decided().await;
+        extension.broadcast.decided().await;
         match held.finish_extension(&extension, &core.clock) {
             Progress::Extended => Ok(()),
             Progress::Over => Err(held.lost_error()),
             Progress::Unknown => Err(Error::NoMajority(Box::new(
-                core.refused(&held.claim, &extension.canvass),
+                core.refused(&held.claim, &extension.broadcast),
             ))),
         }
     }
@@ -269,10 +274,10 @@ impl Lease {
         if self.pass_on() {
             return Released::Released;
         }
-        let Some(canvass) = self.give_back(None) else {
+        let Some(broadcast) = self.give_back(None) else {
             return Released::WasLost;
         };
-        match canvass.decided().await {
+        match broadcast.decided().await {
             Decision::Refuted => Released::WasLost,
             Decision::Carried | Decision::Failed => Released::Released,
         }
@@ -318,14 +323,14 @@ impl Lease {
         if held.is_lost_at(now) {
             return Err(held.lost_error());
         }
-        let Some(canvass) = self.give_back(Some(now + period)) else {
+        let Some(broadcast) = self.give_back(Some(now + period)) else {
             return Err(held.lost_error());
         };
-        match canvass.decided().await {
+        match broadcast.decided().await {
             Decision::Carried => Ok(()),
             Decision::Refuted => Err(held.lost_error()),
             Decision::Failed => {
-                let refusal = core.refused(&held.claim, &canvass);
+                let refusal = core.refused(&held.claim, &broadcast);
                 Err(core.explain(Error::NoMajority(Box::new(refusal))))
             }
         }
@@ -333,11 +338,11 @@ impl Lease {
 
     /// Sends the release, and lets the next task of this process try. `None` if the lease was
     /// over already.
-    fn give_back(&self, keep_until: Option<Moment>) -> Option<Arc<Canvass>> {
+    fn give_back(&self, keep_until: Option<Moment>) -> Option<Arc<Broadcast>> {
         let item = self.close(keep_until)?;
-        let canvass = self.core.janitor.give_back(item);
+        let broadcast = self.core.janitor.give_back(item);
         self.held.end_turn();
-        Some(canvass)
+        Some(broadcast)
     }
 
     /// Releases the lease, and returns what was `done` under it if it was held until then.
@@ -398,7 +403,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
-    use crate::held::{Loss, Progress};
+    use crate::lease::state::{Loss, Progress};
     use crate::node::{Call, Node, NodeError, Verb};
     use crate::{Client, Error, MemoryNode, Moment, TimeSource};
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::clock::{Clock, Moment};
-use crate::name::Name;
+use crate::base::clock::{Clock, Moment};
+use crate::base::name::Name;
 use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
-use crate::quorum::{Canvass, NodeSet, Question};
+use crate::quorum::{Broadcast, NodeSet, Question};
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
@@ -123,7 +123,7 @@ impl Janitor {
 
     /// Gives a claim back now; the votes can be awaited. What fails is repeated by
     /// the janitor, whether they are awaited or not.
-    pub(crate) fn give_back(&self, item: Return) -> Arc<Canvass> {
+    pub(crate) fn give_back(&self, item: Return) -> Arc<Broadcast> {
         give_back(&self.shared, item)
     }
 
@@ -220,7 +220,7 @@ impl Shared {
     }
 }
 
-fn give_back(shared: &Arc<Shared>, item: Return) -> Arc<Canvass> {
+fn give_back(shared: &Arc<Shared>, item: Return) -> Arc<Broadcast> {
     item.claim.give_back();
     shared.owe(shared.nodes.len() - item.skip.len());
     let chore = Arc::new(Chore {
@@ -239,7 +239,7 @@ fn give_back(shared: &Arc<Shared>, item: Return) -> Arc<Canvass> {
         settled: item.settled,
         also: Some(chore),
     };
-    Canvass::send(&shared.nodes, question)
+    Broadcast::send(&shared.nodes, question)
 }
 
 /// One claim's releases, until each node has confirmed.

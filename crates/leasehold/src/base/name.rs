@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::Invalid;
+use crate::base::error::Invalid;
 
 /// The name of a lock: 1 to 1024 bytes of any value.
 ///

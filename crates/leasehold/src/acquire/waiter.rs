@@ -9,20 +9,20 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::bid::{Armed, Bid, NotTaken, Refused};
-use crate::clock::Moment;
-use crate::core::Core;
-use crate::error::{Error, Refusal, Story};
-use crate::held::Won;
-use crate::holder::new_owner;
-use crate::name::Name;
+use crate::acquire::attempt::{Armed, Attempt, NotTaken, Refused};
+use crate::acquire::patience::Patience;
+use crate::acquire::proposer::BLOCK;
+use crate::base::clock::Moment;
+use crate::base::error::{Error, Refusal, Story};
+use crate::base::holder::new_owner;
+use crate::base::name::Name;
+use crate::client::core::Core;
+use crate::client::options::{OnRefusal, Options};
+use crate::lease::state::Won;
 use crate::node::{Claim, Ears, Holders, NodeError, Tally, Verb, Vote, Watch};
-use crate::options::{OnRefusal, Options};
-use crate::patience::Patience;
 use crate::planted;
-use crate::proposer::BLOCK;
 use crate::quorum::round::{Advice, Haste, Round};
-use crate::quorum::{Canvass, NodeSet, Question};
+use crate::quorum::{Broadcast, NodeSet, Question};
 
 /// How often an attempt is repeated at once with a better token before it counts as
 /// contention. Two nodes with odd clocks cannot keep a caller spinning.
@@ -71,7 +71,7 @@ pub(crate) async fn acquire(
         return wait.stand().await;
     }
     loop {
-        let mut refused = match wait.bid()?.take().await {
+        let mut refused = match wait.attempt()?.take().await {
             Ok(won) => return Ok(won),
             Err(not_taken) => not_taken.refused,
         };
@@ -117,7 +117,7 @@ struct Ticket {
 
 impl<'a> Waiting<'a> {
     /// A new claim. Its owner value is new too: rule "a new random value for every attempt".
-    fn bid(&self) -> Result<Bid<'a>, Error> {
+    fn attempt(&self) -> Result<Attempt<'a>, Error> {
         let Self { core, options, .. } = *self;
         if core.is_shut_down() {
             return Err(Error::ShutDown);
@@ -143,7 +143,7 @@ impl<'a> Waiting<'a> {
         if options.detached {
             claim.set_holders(Holders::Nobody);
         }
-        Ok(Bid::new(core, options, claim, self.haste()))
+        Ok(Attempt::new(core, options, claim, self.haste()))
     }
 
     /// A client that was overtaken takes a lead over those that are nearer to the nodes. Not at
@@ -219,7 +219,7 @@ impl<'a> Waiting<'a> {
         (self.fenced, self.joins) = (true, true);
         let mut leaving = None;
         'ticket: loop {
-            let mut place = Place::new(self.bid()?, leaving.take());
+            let mut place = Place::new(self.attempt()?, leaving.take());
             let (mut first, mut torn) = (true, false);
             loop {
                 if self.core.is_shut_down() {
@@ -234,14 +234,14 @@ impl<'a> Waiting<'a> {
                     if self.retokens(&mut refused.advice).await {
                         // One with the same ticket was served, or one before it that came
                         // late: with the next ticket that can win, it keeps its place.
-                        self.ticket.lowest = !self.joins && place.bid.haste == Haste::Least;
-                        leaving = place.bid.take_armed();
+                        self.ticket.lowest = !self.joins && place.attempt.haste == Haste::Least;
+                        leaving = place.attempt.take_armed();
                         leave_first(&mut leaving);
                         continue 'ticket;
                     }
                     if in_line {
                         self.joins = false;
-                        place.bid.haste = self.haste();
+                        place.attempt.haste = self.haste();
                     }
                     let advice = refused.advice;
                     let line = place.look(&refused.refusal);
@@ -258,16 +258,16 @@ impl<'a> Waiting<'a> {
                     }
                 }
                 self.joins = false;
-                place.bid.haste = self.haste();
-                let bid = match place.handed_over() {
+                place.attempt.haste = self.haste();
+                let attempt = match place.handed_over() {
                     Ok(won) => return Ok(won),
-                    Err(bid) => bid,
+                    Err(attempt) => attempt,
                 };
                 if planted::on(planted::Bug::TurnIsGrant) {
-                    return Ok(bid.believe());
+                    return Ok(attempt.believe());
                 }
-                let (token, haste) = (bid.claim.token, bid.haste);
-                let NotTaken { mut refused, place } = match bid.take().await {
+                let (token, haste) = (attempt.claim.token, attempt.haste);
+                let NotTaken { mut refused, place } = match attempt.take().await {
                     Ok(won) => return Ok(won),
                     Err(not_taken) => not_taken,
                 };
@@ -312,7 +312,7 @@ fn leave_first(leaving: &mut Option<Armed<'_>>) {
 
 /// A place in the line.
 struct Place<'a> {
-    bid: Bid<'a>,
+    attempt: Attempt<'a>,
     /// The place of the overtaken claim that this one replaces. It is left when this one has
     /// joined: or those behind it would be served in between.
     leaving: Option<Armed<'a>>,
@@ -351,11 +351,11 @@ struct Standing {
 }
 
 impl<'a> Place<'a> {
-    fn new(bid: Bid<'a>, leaving: Option<Armed<'a>>) -> Self {
-        bid.claim.wait();
+    fn new(attempt: Attempt<'a>, leaving: Option<Armed<'a>>) -> Self {
+        attempt.claim.wait();
         let ears = Arc::new(Ears::default());
-        let nodes = bid.core.nodes.iter().enumerate();
-        let watches = nodes.map(|(index, node)| node.watch(&bid.claim, &ears.bell(index)));
+        let nodes = attempt.core.nodes.iter().enumerate();
+        let watches = nodes.map(|(index, node)| node.watch(&attempt.claim, &ears.bell(index)));
         Self {
             watches: watches.collect(),
             waited: Arc::default(),
@@ -363,20 +363,20 @@ impl<'a> Place<'a> {
             round_trip: Duration::ZERO,
             ears,
             leaving,
-            bid,
+            attempt,
         }
     }
 
     fn is_its_turn(&self) -> bool {
-        self.ears.turns() >= Round::majority(self.bid.core.nodes.len())
+        self.ears.turns() >= Round::majority(self.attempt.core.nodes.len())
     }
 
     /// Asks all nodes how things stand. `Ok`: it is its turn on a majority.
     async fn ask(&mut self) -> Result<(), Refused> {
-        let core = self.bid.core;
+        let core = self.attempt.core;
         let sent_at = core.clock.now();
         if !planted::on(planted::Bug::GivesUpInSilence) {
-            self.bid.arm(sent_at);
+            self.attempt.arm(sent_at);
         }
         self.ears.clear();
         self.waited.begin(sent_at, core.nodes.len());
@@ -387,9 +387,9 @@ impl<'a> Place<'a> {
         };
         let question = Question {
             also: Some(Arc::new(asked)),
-            ..self.bid.question(Verb::Wait)
+            ..self.attempt.question(Verb::Wait)
         };
-        let canvass = Canvass::send(&core.nodes, question);
+        let broadcast = Broadcast::send(&core.nodes, question);
         leave(&mut self.leaving);
         loop {
             if self.is_its_turn() {
@@ -398,11 +398,11 @@ impl<'a> Place<'a> {
             tokio::select! {
                 biased;
                 () = self.ears.heard() => {}
-                _ = canvass.decided() => {
+                _ = broadcast.decided() => {
                     self.round_trip = core.clock.now().saturating_duration_since(sent_at);
                     return match self.is_its_turn() {
                         true => Ok(()),
-                        false => Err(self.bid.refused(&canvass, sent_at)),
+                        false => Err(self.attempt.refused(&broadcast, sent_at)),
                     };
                 }
             }
@@ -411,7 +411,7 @@ impl<'a> Place<'a> {
 
     /// The nodes that have granted the lock.
     fn granted(&self) -> NodeSet {
-        let nodes = 0..self.bid.core.nodes.len();
+        let nodes = 0..self.attempt.core.nodes.len();
         nodes
             .filter(|node| self.ears.is_granted_by(*node))
             .collect()
@@ -419,14 +419,14 @@ impl<'a> Place<'a> {
 
     /// Whether its turn does not come though some nodes have granted the lock for long.
     fn is_torn(&mut self) -> bool {
-        let now = self.bid.core.clock.now();
+        let now = self.attempt.core.clock.now();
         let most = TORN.max(self.round_trip * TORN_ROUND_TRIPS);
         self.granted().len() > 0 && now >= *self.torn_since.get_or_insert(now) + most
     }
 
-    /// Takes the lock, if a majority has granted it; gives the bid back if it has to ask.
-    fn handed_over(self) -> Result<Won, Bid<'a>> {
-        let majority = Round::majority(self.bid.core.nodes.len());
+    /// Takes the lock, if a majority has granted it; gives the attempt back if it has to ask.
+    fn handed_over(self) -> Result<Won, Attempt<'a>> {
+        let majority = Round::majority(self.attempt.core.nodes.len());
         let granted = self.granted();
         // As many as are needed, those that were known not to have granted it the latest.
         let mut since: Vec<Moment> = {
@@ -438,8 +438,8 @@ impl<'a> Place<'a> {
         };
         since.sort_unstable_by(|a, b| b.cmp(a));
         match since.get(majority - 1) {
-            Some(since) => self.bid.handed_over(granted, *since),
-            None => Err(self.bid),
+            Some(since) => self.attempt.handed_over(granted, *since),
+            None => Err(self.attempt),
         }
     }
 
@@ -449,7 +449,7 @@ impl<'a> Place<'a> {
             false => pause,
             true => Duration::from_secs(86_400),
         };
-        let mut sleep = std::pin::pin!(self.bid.core.clock.sleep(pause));
+        let mut sleep = std::pin::pin!(self.attempt.core.clock.sleep(pause));
         loop {
             if self.is_its_turn() {
                 return true;
@@ -458,11 +458,11 @@ impl<'a> Place<'a> {
                 return false;
             }
             if self.ears.take_rung() {
-                sleep.set(self.bid.core.clock.sleep(pause.min(STRAGGLERS)));
+                sleep.set(self.attempt.core.clock.sleep(pause.min(STRAGGLERS)));
             }
             tokio::select! {
                 biased;
-                () = self.bid.core.until_shut_down() => return false,
+                () = self.attempt.core.until_shut_down() => return false,
                 () = self.ears.heard() => {}
                 () = &mut sleep => return false,
             }

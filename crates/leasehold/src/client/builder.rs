@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::base::clock::{Clock, TimeSource};
+use crate::base::error::{Error, Invalid};
 use crate::client::Client;
-use crate::clock::{Clock, TimeSource};
-use crate::core::Parts;
-use crate::error::{Error, Invalid};
+use crate::client::core::Parts;
+use crate::client::options::{MAX_TTL, MIN_TTL, Options, between};
 use crate::node::rules::Constants;
 use crate::node::{Node, NodeSettings, Tls, VERIFY_AFTER};
-use crate::options::{MAX_TTL, MIN_TTL, Options, between};
 use crate::quorum::NodeSet;
 
 /// Describes a client: its nodes, what all clients of these nodes must agree on, and

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::backoff::Backoff;
-use crate::clock::Moment;
-use crate::error::{Error, Refusal};
-use crate::options::{Options, Wait};
+use crate::base::backoff::Backoff;
+use crate::base::clock::Moment;
+use crate::base::error::{Error, Refusal};
+use crate::client::options::{Options, Wait};
 use crate::quorum::round::Advice;
 
 /// How much longer a call goes on.

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use crate::base::error::{Error, NodeReport, Story};
+use crate::base::holder::owned_token;
+use crate::base::name::Name;
 use crate::client::Client;
-use crate::core::Core;
-use crate::error::{Error, NodeReport, Story};
-use crate::holder::owned_token;
-use crate::name::Name;
+use crate::client::core::Core;
+use crate::client::options::MIN_TTL;
 use crate::node::{Claim, NodeError, Sighting, Verb};
-use crate::options::MIN_TTL;
 use crate::quorum::round::{Decision, Round};
-use crate::quorum::{Canvass, NodeSet, Question};
+use crate::quorum::{Broadcast, NodeSet, Question};
 
 /// How long a node may take to say what it has. Listing a large server takes time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -246,14 +246,14 @@ impl Client {
         if !is_ours {
             question.settled = NodeSet::all();
         }
-        let canvass = Canvass::send(&core.nodes, question);
+        let broadcast = Broadcast::send(&core.nodes, question);
         // Where it was not to be had from a majority, every answer counts.
-        let decision = canvass.decided().await;
+        let decision = broadcast.decided().await;
         if decision == Decision::Failed {
-            canvass.complete().await;
+            broadcast.complete().await;
         }
         let refuted = decision == Decision::Refuted;
-        let refused = core.refused(&claim, &canvass);
+        let refused = core.refused(&claim, &broadcast);
         let without_it = |report: &&NodeReport| {
             matches!(
                 report.story,

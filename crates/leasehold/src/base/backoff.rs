@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::options::Options;
+use crate::client::options::Options;
 
 /// The first pause: a lock held for a moment is asked for again soon.
 const FIRST: Duration = Duration::from_millis(2);

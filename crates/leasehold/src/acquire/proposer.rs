@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::{Clock, Moment};
-use crate::name::Name;
+use crate::base::clock::{Clock, Moment};
+use crate::base::name::Name;
 use crate::node::rules::MAX_TOKEN;
 
 /// The token of every claim is a multiple of this, so that those up to the next multiple are

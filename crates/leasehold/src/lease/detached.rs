@@ -4,17 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::Core;
-use crate::error::{Error, Invalid};
-use crate::held::{Held, taken_away};
-use crate::holder::owned_token;
-use crate::janitor::Return;
-use crate::lease::Released;
-use crate::name::Name;
+use crate::base::error::{Error, Invalid};
+use crate::base::holder::owned_token;
+use crate::base::name::Name;
+use crate::client::core::Core;
+use crate::client::options::Options;
+use crate::lease::guard::Released;
+use crate::lease::janitor::Return;
+use crate::lease::state::{Held, taken_away};
 use crate::node::{Claim, Holders, Verb};
-use crate::options::Options;
 use crate::quorum::round::{self, Decision};
-use crate::quorum::{Canvass, NodeSet, Question};
+use crate::quorum::{Broadcast, NodeSet, Question};
 
 /// A lease that no guard renews or releases: for scripts, and for handing a lease to
 /// another process. It is known by its [owner](Detached::owner) value and ends with its TTL
@@ -118,14 +118,14 @@ impl Detached {
         // Before the first byte is sent.
         let sent_at = self.core.clock.now();
         let question = Question::new(Verb::Extend, &self.claim, self.timeout);
-        let canvass = Canvass::send(&self.core.nodes, question);
-        let decision = canvass.decided().await;
+        let broadcast = Broadcast::send(&self.core.nodes, question);
+        let decision = broadcast.decided().await;
         let now = self.core.clock.now();
         match round::deadline(sent_at, self.claim.ttl, self.drift, now) {
             Some(deadline) if decision == Decision::Carried => {
                 Ok(deadline.saturating_duration_since(now))
             }
-            _ => Err(self.refused(&canvass)),
+            _ => Err(self.refused(&broadcast)),
         }
     }
 
@@ -138,7 +138,7 @@ impl Detached {
     /// Cancel safety: once polled, the release is under way and goes on if this is dropped.
     pub async fn release(self) -> Result<Released, Error> {
         self.core.check_runtime()?;
-        let canvass = self.core.janitor.give_back(Return {
+        let broadcast = self.core.janitor.give_back(Return {
             claim: Arc::clone(&self.claim),
             keep_until: None,
             timeout: self.timeout,
@@ -146,23 +146,23 @@ impl Detached {
             settled: NodeSet::default(),
             until: self.core.clock.now() + self.claim.ttl + self.timeout,
         });
-        match canvass.decided().await {
+        match broadcast.decided().await {
             Decision::Carried => Ok(Released::Released),
             Decision::Refuted => Ok(Released::WasLost),
-            Decision::Failed => Err(self.refused(&canvass)),
+            Decision::Failed => Err(self.refused(&broadcast)),
         }
     }
 
-    fn refused(&self, canvass: &Canvass) -> Error {
-        if canvass.with_round(|round| round.decision() == Some(Decision::Refuted)) {
+    fn refused(&self, broadcast: &Broadcast) -> Error {
+        if broadcast.with_round(|round| round.decision() == Some(Decision::Refuted)) {
             return Error::Lost {
                 name: self.name.clone(),
                 token: self.token,
-                why: taken_away(&self.claim, canvass),
-                nodes: self.core.answers(canvass),
+                why: taken_away(&self.claim, broadcast),
+                nodes: self.core.answers(broadcast),
             };
         }
-        let refusal = self.core.refused(&self.claim, canvass);
+        let refusal = self.core.refused(&self.claim, broadcast);
         self.core.explain(Error::NoMajority(Box::new(refusal)))
     }
 }

@@ -1,14 +1,21 @@
 //! The entry point: a client of one node or of several.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
+pub(crate) mod builder;
+pub(crate) mod core;
+pub(crate) mod inspect;
+pub(crate) mod options;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::builder::Builder;
-use crate::core::{Core, Parts};
-use crate::error::{Error, Invalid};
+use crate::base::error::{Error, Invalid};
+use crate::base::name::Name;
+use crate::client::builder::Builder;
+use crate::client::core::{Core, Parts};
 use crate::mutex::Mutex;
-use crate::name::Name;
 use crate::node::NodeError;
 use crate::quorum::round::Round;
 use crate::{MemoryNode, Story};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::held::Loss;
-use crate::holder::Holder;
-use crate::name::Name;
+use crate::base::holder::Holder;
+use crate::base::name::Name;
+use crate::lease::state::Loss;
 use crate::node::{NodeError, Vote};
 
 /// Why an operation did not give a lease.
@@ -332,7 +332,7 @@ pub enum Invalid {
         max: u64,
     },
     /// A label that is too long or has control characters.
-    #[error("a label must be at most {max} bytes without control characters", max = crate::options::MAX_LABEL)]
+    #[error("a label must be at most {max} bytes without control characters", max = crate::client::options::MAX_LABEL)]
     Label,
     /// An owner value that leasehold did not make.
     #[error(

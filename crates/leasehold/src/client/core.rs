@@ -5,18 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::clock::Clock;
-use crate::error::{Error, NodeReport, Refusal, Story};
-use crate::janitor::Janitor;
-use crate::keeper::Keeper;
-use crate::name::Name;
+use crate::acquire::local_queue::LocalQueue;
+use crate::acquire::proposer::Proposer;
+use crate::base::clock::Clock;
+use crate::base::error::{Error, NodeReport, Refusal, Story};
+use crate::base::name::Name;
+use crate::client::options::Options;
+use crate::lease::janitor::Janitor;
+use crate::lease::keeper::Keeper;
 use crate::node::rules::Constants;
 use crate::node::{Claim, Node};
-use crate::options::Options;
-use crate::proposer::Proposer;
-use crate::quorum::Canvass;
+use crate::quorum::Broadcast;
 use crate::quorum::round::Round;
-use crate::turnstile::Turnstile;
 
 /// What all handles of a client share.
 pub(crate) struct Core {
@@ -30,7 +30,7 @@ pub(crate) struct Core {
     pub(crate) prefix: Vec<u8>,
     ids: AtomicU64,
     seeds: Mutex<fastrand::Rng>,
-    pub(crate) turnstile: Turnstile,
+    pub(crate) local_queue: LocalQueue,
     closing: Arc<Closing>,
 }
 
@@ -85,7 +85,7 @@ impl Core {
             prefix: parts.prefix,
             ids: AtomicU64::new(1),
             seeds: Mutex::new(fastrand::Rng::with_seed(parts.seed)),
-            turnstile: Turnstile::default(),
+            local_queue: LocalQueue::default(),
             closing,
         }
     }
@@ -183,13 +183,13 @@ impl Core {
     }
 
     /// What each node answered.
-    pub(crate) fn answers(&self, canvass: &Canvass) -> Vec<NodeReport> {
-        self.reports(canvass.with_round(|round| round.stories().to_vec()))
+    pub(crate) fn answers(&self, broadcast: &Broadcast) -> Vec<NodeReport> {
+        self.reports(broadcast.with_round(|round| round.stories().to_vec()))
     }
 
     /// The story of a claim that was refused.
-    pub(crate) fn refused(&self, claim: &Claim, canvass: &Canvass) -> Refusal {
-        let stories = canvass.with_round(|round| round.stories().to_vec());
+    pub(crate) fn refused(&self, claim: &Claim, broadcast: &Broadcast) -> Refusal {
+        let stories = broadcast.with_round(|round| round.stories().to_vec());
         self.refusal(Some(self.name_of(&claim.name)), stories)
     }
 }
