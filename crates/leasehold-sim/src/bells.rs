@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::Name;
-use leasehold::node::{Bell, Claim, News, Watch};
+use leasehold::node::{Claim, News, Notifier, Watch};
 
 use crate::link::{End, FIRST_RETRY, LONGEST_RETRY};
 use crate::network::ConnectionId;
@@ -37,7 +37,7 @@ pub struct Bells {
 #[derive(Default)]
 struct State {
     /// Those who wait, by name and owner value: a ticket may be that of another attempt, too.
-    waiting: BTreeMap<Waiter, Bell>,
+    waiting: BTreeMap<Waiter, Notifier>,
     /// Somebody listens, or tries to.
     listening: bool,
     connection: Option<ConnectionId>,
@@ -74,11 +74,16 @@ impl Bells {
 
 impl End {
     /// Rings for a claim that waits.
-    pub fn watch(self: &Arc<Self>, world: &Arc<World>, claim: &Claim, bell: &Bell) -> Watch {
+    pub fn watch(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        claim: &Claim,
+        notifier: &Notifier,
+    ) -> Watch {
         let owner = world.waiters().alias(claim.owner(), world.plan.seed);
         let key = (claim.name().clone(), owner);
         let state = &mut *locked(&self.bells.state);
-        state.waiting.insert(key.clone(), bell.clone());
+        state.waiting.insert(key.clone(), notifier.clone());
         if !std::mem::replace(&mut state.listening, true) {
             self.subscribe(world, state);
         }
@@ -212,27 +217,27 @@ impl End {
 
     /// Rings for what the node tells.
     pub fn heard(&self, telling: &Telling) {
-        let bell = {
+        let notifier = {
             let state = locked(&self.bells.state);
             let key = (telling.name.clone(), Arc::clone(&telling.owner));
             let listens = state.connection == Some(telling.to);
             state.waiting.get(&key).filter(|_| listens).cloned()
         };
-        if let Some(bell) = bell {
-            bell.ring(telling.news);
+        if let Some(notifier) = notifier {
+            notifier.notify(telling.news);
         }
     }
 }
 
 impl State {
-    fn all(&self) -> Vec<Bell> {
+    fn all(&self) -> Vec<Notifier> {
         self.waiting.values().cloned().collect()
     }
 }
 
 /// Who waits asks again: to be told from now on, and to learn what it was not told.
-fn ask_again(bells: Vec<Bell>) {
-    for bell in bells {
-        bell.ring(News::AskAgain);
+fn ask_again(bells: Vec<Notifier>) {
+    for notifier in bells {
+        notifier.notify(News::AskAgain);
     }
 }

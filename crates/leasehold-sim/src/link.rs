@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::Moment;
-use leasehold::node::{Bell, Call, Claim, Node, NodeError, Verb, Vote, Watch};
+use leasehold::node::{Call, Claim, Node, NodeError, Notifier, Verb, Vote, Watch};
 
 use crate::bells::Bells;
 use crate::bug::Bug;
@@ -126,8 +126,8 @@ impl Node for Link {
         locked(&self.end.state).floor
     }
 
-    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
-        Some(self.end.watch(&self.world, claim, bell))
+    fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
+        Some(self.end.watch(&self.world, claim, notifier))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::node::{Bell, Call, Claim, HANDED_OVER, Node, NodeError, Verb, Vote, Watch};
+use leasehold::node::{Call, Claim, HANDED_OVER, Node, NodeError, Notifier, Verb, Vote, Watch};
 use leasehold::{Client, MemoryNode, Moment, Name, TimeSource};
 
 /// Time as the paused runtime has it.
@@ -173,8 +173,8 @@ impl Node for Rigid {
         self.node.floor()
     }
 
-    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
-        self.node.watch(claim, bell)
+    fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
+        self.node.watch(claim, notifier)
     }
 
     fn submit(&self, call: Call) {
@@ -327,8 +327,8 @@ impl Node for Distant {
         self.node.floor()
     }
 
-    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
-        self.node.watch(claim, bell)
+    fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
+        self.node.watch(claim, notifier)
     }
 
     fn submit(&self, call: Call) {

@@ -54,9 +54,9 @@ impl Node for Counted {
     fn watch(
         &self,
         claim: &leasehold::node::Claim,
-        bell: &leasehold::node::Bell,
+        notifier: &leasehold::node::Notifier,
     ) -> Option<leasehold::node::Watch> {
-        self.node.watch(claim, bell)
+        self.node.watch(claim, notifier)
     }
 
     fn submit(&self, call: Call) {

@@ -11,7 +11,7 @@ use crate::lease::janitor::Return;
 use crate::lease::state::{Rounds, Won, least_left};
 use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Verb};
 use crate::planted;
-use crate::quorum::round::{self, Advice, Decision, Haste};
+use crate::quorum::round::{self, Advice, Decision, Haste, Round};
 use crate::quorum::{Broadcast, NodeSet, Question};
 
 /// A lease that was handed over is extended after so long. Not at once: many are given back
@@ -96,7 +96,10 @@ impl<'a> Attempt<'a> {
         let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
         if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
             let renew_at = sent_at + options.ttl / 3;
-            let rounds = Rounds::first(broadcast, waited);
+            let rounds = match waited {
+                false => Rounds::first(broadcast),
+                true => Rounds::after_waiting(broadcast),
+            };
             return Ok(self.won(rounds, sent_at, deadline, renew_at));
         }
         if !waited {
@@ -108,7 +111,7 @@ impl<'a> Attempt<'a> {
             };
             self.arm(sent_at).release(skip);
         }
-        let mut refused = self.refused(&broadcast, sent_at);
+        let mut refused = self.refused(&broadcast.round(), sent_at);
         if decision == Decision::Carried {
             // A majority granted it, but so late that nothing of it is left.
             refused.advice = Advice::Outage { permanent: false };
@@ -136,8 +139,7 @@ impl<'a> Attempt<'a> {
             |deadline: &Moment| deadline.saturating_duration_since(now) >= least_left(options.ttl);
         match deadline.filter(enough) {
             Some(deadline) if options.renewal && !options.detached => {
-                let broadcast = Broadcast::granted_by(granted, core.nodes.len());
-                let rounds = Rounds::first(broadcast, true);
+                let rounds = Rounds::handed_over(granted);
                 Ok(self.won(rounds, now, deadline, now + CONFIRM_AFTER))
             }
             _ => Err(self),
@@ -166,25 +168,23 @@ impl<'a> Attempt<'a> {
         let sent_at = self.core.clock.now();
         let broadcast = Broadcast::send(&self.core.nodes, self.question(Verb::Wait));
         let validity = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
-        let rounds = Rounds::first(broadcast, true);
+        let rounds = Rounds::after_waiting(broadcast);
         self.won(rounds, sent_at, sent_at + validity, sent_at + validity / 3)
     }
 
-    pub(crate) fn refused(&self, broadcast: &Broadcast, sent_at: Moment) -> Refused {
+    /// What a round that was not won came to. The round was sent at `sent_at`.
+    pub(crate) fn refused(&self, round: &Round, sent_at: Moment) -> Refused {
         let core = self.core;
         let elapsed = core.clock.now().saturating_duration_since(sent_at);
-        let (advice, now) = broadcast.with_round(|round| {
-            let advice = round.advice(self.claim.token, elapsed, self.haste);
-            (advice, round.clock())
-        });
-        if let (Advice::Contended { .. }, Some(now)) = (advice, now) {
+        let advice = round.advice(self.claim.token, elapsed, self.haste);
+        if let (Advice::Contended { .. }, Some(now)) = (advice, round.clock()) {
             core.proposer.align(&core.clock, now, elapsed);
             core.proposer
                 .set_contended(&self.claim.name, core.clock.now());
         }
         Refused {
             advice,
-            refusal: Box::new(core.refused(&self.claim, broadcast)),
+            refusal: Box::new(core.refused(&self.claim, round)),
         }
     }
 }

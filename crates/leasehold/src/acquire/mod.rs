@@ -18,6 +18,7 @@ use patience::Patience;
 pub(crate) mod attempt;
 pub(crate) mod local_queue;
 pub(crate) mod patience;
+mod place;
 pub(crate) mod proposer;
 pub(crate) mod waiter;
 

@@ -15,7 +15,6 @@ use crate::lease::janitor::Janitor;
 use crate::lease::keeper::Keeper;
 use crate::node::rules::Constants;
 use crate::node::{Claim, Node};
-use crate::quorum::Broadcast;
 use crate::quorum::round::Round;
 
 /// What all handles of a client share.
@@ -183,13 +182,13 @@ impl Core {
     }
 
     /// What each node answered.
-    pub(crate) fn answers(&self, broadcast: &Broadcast) -> Vec<NodeReport> {
-        self.reports(broadcast.with_round(|round| round.stories().to_vec()))
+    pub(crate) fn answers(&self, round: &Round) -> Vec<NodeReport> {
+        self.reports(round.stories().iter().cloned())
     }
 
     /// The story of a claim that was refused.
-    pub(crate) fn refused(&self, claim: &Claim, broadcast: &Broadcast) -> Refusal {
-        let stories = broadcast.with_round(|round| round.stories().to_vec());
+    pub(crate) fn refused(&self, claim: &Claim, round: &Round) -> Refusal {
+        let stories = round.stories().iter().cloned();
         self.refusal(Some(self.name_of(&claim.name)), stories)
     }
 }

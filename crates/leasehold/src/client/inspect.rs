@@ -253,7 +253,7 @@ impl Client {
             broadcast.complete().await;
         }
         let refuted = decision == Decision::Refuted;
-        let refused = core.refused(&claim, &broadcast);
+        let refused = core.refused(&claim, &broadcast.round());
         let without_it = |report: &&NodeReport| {
             matches!(
                 report.story,

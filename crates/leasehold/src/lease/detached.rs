@@ -154,15 +154,16 @@ impl Detached {
     }
 
     fn refused(&self, broadcast: &Broadcast) -> Error {
-        if broadcast.with_round(|round| round.decision() == Some(Decision::Refuted)) {
+        let round = broadcast.round();
+        if round.decision() == Some(Decision::Refuted) {
             return Error::Lost {
                 name: self.name.clone(),
                 token: self.token,
-                why: taken_away(&self.claim, broadcast),
-                nodes: self.core.answers(broadcast),
+                why: taken_away(&self.claim, &round),
+                nodes: self.core.answers(&round),
             };
         }
-        let refusal = self.core.refused(&self.claim, broadcast);
+        let refusal = self.core.refused(&self.claim, &round);
         self.core.explain(Error::NoMajority(Box::new(refusal)))
     }
 }

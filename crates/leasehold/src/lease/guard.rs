@@ -256,7 +256,7 @@ impl Lease {
             Progress::Extended => Ok(()),
             Progress::Over => Err(held.lost_error()),
             Progress::Unknown => Err(Error::NoMajority(Box::new(
-                core.refused(&held.claim, &extension.broadcast),
+                core.refused(&held.claim, &extension.broadcast.round()),
             ))),
         }
     }
@@ -330,7 +330,7 @@ impl Lease {
             Decision::Carried => Ok(()),
             Decision::Refuted => Err(held.lost_error()),
             Decision::Failed => {
-                let refusal = core.refused(&held.claim, &broadcast);
+                let refusal = core.refused(&held.claim, &broadcast.round());
                 Err(core.explain(Error::NoMajority(Box::new(refusal))))
             }
         }

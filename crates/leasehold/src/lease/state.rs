@@ -67,19 +67,16 @@ impl fmt::Display for Loss {
 /// Why a claim is over that a majority of nodes does not extend any more. Only a release raises
 /// the fence to one above the claim's token: tokens of claims are multiples of
 /// [`BLOCK`](crate::acquire::proposer::BLOCK).
-pub(crate) fn taken_away(claim: &Claim, broadcast: &Broadcast) -> Loss {
+pub(crate) fn taken_away(claim: &Claim, round: &Round) -> Loss {
     let released = Vote::Lost {
         fence: claim.token + 1,
     };
-    let (broken, held) = broadcast.with_round(|round| {
-        let said = |so: &dyn Fn(&Vote) -> bool| {
-            let stories = &mut round.stories().iter();
-            stories.any(|story| matches!(story, Story::Voted(vote) if so(vote)))
-        };
-        let broken = said(&|vote| *vote == released);
-        (broken, said(&|vote| matches!(vote, Vote::Held { .. })))
-    });
-    match broken && !held {
+    let said = |so: &dyn Fn(&Vote) -> bool| {
+        let mut stories = round.stories().iter();
+        stories.any(|story| matches!(story, Story::Voted(vote) if so(vote)))
+    };
+    let held = said(&|vote| matches!(vote, Vote::Held { .. }));
+    match said(&|vote| *vote == released) && !held {
         true => Loss::Broken,
         false => Loss::TakenAway,
     }
@@ -163,40 +160,69 @@ pub(crate) struct Held {
 /// The requests that may have put the claim on nodes.
 #[derive(Clone)]
 pub(crate) struct Rounds {
-    /// Nodes that all earlier requests left untouched.
+    /// Nodes that all requests before the latest left untouched.
     untouched: NodeSet,
-    latest: Arc<Broadcast>,
-    /// The claim stood in line, and may stand there still on nodes that did not grant it.
-    stood: bool,
-    /// Whether the latest is not the first.
-    extended: bool,
+    latest: Latest,
+}
+
+#[derive(Clone)]
+enum Latest {
+    /// The ACQUIRE that won the claim. There was no request after it.
+    Acquire(Arc<Broadcast>),
+    /// These nodes granted the claim when its turn came. There was no request after that.
+    HandedOver(NodeSet),
+    Extend(Arc<Broadcast>),
 }
 
 impl Rounds {
-    /// Only this one so far, if the claim has not `stood` in line.
-    pub(crate) fn first(broadcast: Arc<Broadcast>, stood: bool) -> Self {
+    /// Only this request so far.
+    pub(crate) fn first(acquire: Arc<Broadcast>) -> Self {
         Self {
             untouched: NodeSet::all(),
-            latest: broadcast,
-            stood,
-            extended: false,
+            latest: Latest::Acquire(acquire),
         }
     }
 
-    /// Where nothing has to be given back.
-    pub(crate) fn untouched(&self) -> NodeSet {
-        match self.stood {
-            true => NodeSet::default(),
-            false => self.untouched.intersect(self.latest.untouched()),
+    /// This request, of a claim that has stood in line. It may stand there still on nodes that did
+    /// not grant it.
+    pub(crate) fn after_waiting(acquire: Arc<Broadcast>) -> Self {
+        Self {
+            untouched: NodeSet::default(),
+            latest: Latest::Acquire(acquire),
+        }
+    }
+
+    /// These nodes granted the claim when its turn came.
+    pub(crate) fn handed_over(granted: NodeSet) -> Self {
+        Self {
+            untouched: NodeSet::default(),
+            latest: Latest::HandedOver(granted),
+        }
+    }
+
+    /// Where nothing has to be released.
+    fn untouched(&self) -> NodeSet {
+        match &self.latest {
+            Latest::Acquire(latest) | Latest::Extend(latest) => {
+                self.untouched.intersect(latest.untouched())
+            }
+            Latest::HandedOver(_) => self.untouched,
         }
     }
 
     /// Where the only request was answered: nothing of the claim can arrive late there.
-    pub(crate) fn settled(&self) -> NodeSet {
-        match self.extended {
-            true => NodeSet::default(),
-            false => self.latest.granted(),
+    fn settled(&self) -> NodeSet {
+        match &self.latest {
+            Latest::Acquire(acquire) => acquire.granted(),
+            Latest::HandedOver(granted) => *granted,
+            Latest::Extend(_) => NodeSet::default(),
         }
+    }
+
+    /// Adds an EXTEND.
+    fn extend(&mut self, extend: Arc<Broadcast>) {
+        self.untouched = self.untouched();
+        self.latest = Latest::Extend(extend);
     }
 }
 
@@ -359,10 +385,7 @@ impl Held {
         let sent_at = clock.now();
         let question = Question::new(Verb::Extend, &self.claim, self.timeout);
         let broadcast = Broadcast::send(nodes, question);
-        let earlier = rounds.latest.untouched();
-        rounds.untouched = rounds.untouched.intersect(earlier);
-        rounds.latest = Arc::clone(&broadcast);
-        rounds.extended = true;
+        rounds.extend(Arc::clone(&broadcast));
         Some(Extension { broadcast, sent_at })
     }
 
@@ -390,7 +413,7 @@ impl Held {
                 return Progress::Extended;
             }
         } else if decision == Some(Decision::Refuted) {
-            self.lose(taken_away(&self.claim, &extension.broadcast));
+            self.lose(taken_away(&self.claim, &extension.broadcast.round()));
             return Progress::Over;
         }
         Progress::Unknown
@@ -514,7 +537,10 @@ impl Held {
     /// Why the lease is over, with what the nodes said to its last renewal.
     pub(crate) fn lost_error(&self) -> Error {
         let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let renewal = rounds.extended.then(|| Arc::clone(&rounds.latest));
+        let renewal = match &rounds.latest {
+            Latest::Extend(renewal) => Some(renewal.round()),
+            _ => None,
+        };
         drop(rounds);
         let core = self.core.upgrade();
         let nodes = core.zip(renewal);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::rules::{Constants, View, Write};
-use super::{Bell, Call, Claim, Line, News, Node, Record, Survey, Vote, Watch, vote};
+use super::{Call, Claim, Line, News, Node, Notifier, Record, Survey, Vote, Watch, vote};
 use crate::base::clock::{Clock, Moment, TimeSource};
 use crate::base::name::Name;
 use crate::node::Sighting;
@@ -46,7 +46,7 @@ struct Store {
     started_us: u64,
     floor: u64,
     /// Those who wait, by their owner values.
-    bells: HashMap<Box<[u8]>, Bell>,
+    bells: HashMap<Box<[u8]>, Notifier>,
 }
 
 #[derive(Default)]
@@ -61,9 +61,9 @@ struct Entry {
 /// One name at one moment.
 struct Desk<'a> {
     entry: &'a mut Entry,
-    bells: &'a HashMap<Box<[u8]>, Bell>,
+    bells: &'a HashMap<Box<[u8]>, Notifier>,
     /// What to tell, once the store is unlocked.
-    news: Vec<(Bell, News)>,
+    news: Vec<(Notifier, News)>,
     now: Moment,
     now_us: u64,
     floor: u64,
@@ -155,7 +155,7 @@ impl Store {
         now: Moment,
         constants: Constants,
         call: &Call,
-    ) -> (Vote, Vec<(Bell, News)>) {
+    ) -> (Vote, Vec<(Notifier, News)>) {
         self.sweep(now);
         let claim = call.claim();
         let entry = self.names.entry(claim.name().clone()).or_default();
@@ -299,9 +299,10 @@ impl Record for Desk<'_> {
     }
 
     fn tell(&mut self, owner: &[u8], news: News) -> bool {
-        // One without a bell hears nothing, and asks from time to time.
-        let bell = self.bells.get(owner);
-        self.news.extend(bell.map(|bell| (bell.clone(), news)));
+        // One without a notifier hears nothing, and asks from time to time.
+        let notifier = self.bells.get(owner);
+        self.news
+            .extend(notifier.map(|notifier| (notifier.clone(), news)));
         true
     }
 }
@@ -327,9 +328,9 @@ impl Node for MemoryNode {
         self.shared.lock().floor
     }
 
-    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
+    fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
         let mut store = self.shared.lock();
-        store.bells.insert(claim.owner().into(), bell.clone());
+        store.bells.insert(claim.owner().into(), notifier.clone());
         drop(store);
         Some(Watch::new(Unwatch {
             shared: Arc::clone(&self.shared),
@@ -347,8 +348,8 @@ impl Node for MemoryNode {
         let now = shared.clock.now();
         let (vote, news) = shared.lock().vote(now, shared.constants, &call);
         call.answer(Ok(vote));
-        for (bell, news) in news {
-            bell.ring(news);
+        for (notifier, news) in news {
+            notifier.notify(news);
         }
     }
 }

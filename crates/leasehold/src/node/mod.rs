@@ -22,14 +22,14 @@ use crate::base::name::Name;
 pub(crate) use call::Tally;
 pub use call::{Call, Claim, Holders, Verb};
 pub use line::Line;
-pub use record::{DEAD_AFTER, HANDED_OVER, LINE_KEPT, News, Record, SETTLED, TURN, vote};
+pub use record::{DEAD_AFTER, HANDED_OVER, LINE_KEPT, Record, SETTLED, TURN, vote};
 #[cfg(feature = "redis")]
 pub use redis::{Change, Initialized};
 pub(crate) use settings::{NodeSettings, Tls, VERIFY_AFTER};
 pub use sighting::Sighting;
 pub use vote::{NodeError, Vote};
-pub(crate) use watch::Ears;
-pub use watch::{Bell, Watch};
+pub(crate) use watch::Listener;
+pub use watch::{News, Notifier, Watch};
 
 /// What [`Node::flush`] returns.
 pub type Flush = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -105,11 +105,11 @@ pub trait Node: Send + Sync + 'static {
         0
     }
 
-    /// Rings `bell` when there are [news](News) for a claim that [waits](Verb::Wait); called
+    /// Rings `notifier` when there are [news](News) for a claim that [waits](Verb::Wait); called
     /// before it waits. A missed ring costs time and nothing else: who waits also asks from
     /// time to time. `None`, as by default, if the node cannot tell.
-    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
-        let _ = (claim, bell);
+    fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
+        let _ = (claim, notifier);
         None
     }
 

@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use super::rules::{self, View, Write};
-use super::{Claim, Verb, Vote};
+use super::{Claim, News, Verb, Vote};
 
 /// How long a waiter has for its ACQUIRE after it was notified that it is its turn. Other clients
 /// that are refused meanwhile are told that the lock may be free after this time.
@@ -37,17 +37,6 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(3);
 /// have been silent for longer than [`DEAD_AFTER`].
 pub const LINE_KEPT: Duration = Duration::from_secs(9);
 const _: () = assert!(LINE_KEPT.as_millis() - LINE_KEPT.as_millis() / 3 > DEAD_AFTER.as_millis());
-
-/// What one who waits is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// The lock is free here, and only this waiter can acquire it: it should send ACQUIRE.
-    YourTurn,
-    /// The lock was granted to it here, for [`HANDED_OVER`].
-    Granted,
-    /// It is worth asking again: what it knew is no longer so.
-    AskAgain,
-}
 
 /// What a node keeps of one name, at one moment: what [`vote`] works on.
 ///
@@ -223,7 +212,8 @@ mod tests {
     use crate::base::clock::{Moment, TimeSource};
     use crate::base::holder::new_owner;
     use crate::base::name::Name;
-    use crate::node::{Call, Ears, Node, NodeError, Tally, Watch};
+    use crate::node::{Call, Node, NodeError, Tally, Watch};
+    use crate::quorum::WaitSignals;
 
     const START_US: u64 = 1_800_000_000_000_000;
     const TTL: Duration = Duration::from_secs(60);
@@ -257,10 +247,10 @@ mod tests {
         floor: u64,
     }
 
-    /// A claim and what its owner hears.
+    /// A claim, and what its node has said about it.
     struct Somebody {
         claim: Arc<Claim>,
-        ears: Arc<Ears>,
+        signals: Arc<WaitSignals>,
         _watch: Option<Watch>,
     }
 
@@ -292,11 +282,11 @@ mod tests {
             let name = Name::new("a").expect("a name");
             let claim = Claim::new(name, new_owner(token, ""), token, TTL);
             let claim = Arc::new(claim.on_one_node(alone));
-            let ears = Arc::new(Ears::default());
-            let watch = self.node.watch(&claim, &ears.bell(0));
+            let signals = WaitSignals::new(1);
+            let watch = self.node.watch(&claim, &signals.notifier(0));
             Somebody {
                 claim,
-                ears,
+                signals,
                 _watch: watch,
             }
         }
@@ -332,11 +322,11 @@ mod tests {
 
     impl Somebody {
         fn is_told(&self) -> bool {
-            self.ears.turns() == 1
+            self.signals.state().is_turn()
         }
 
         fn is_granted(&self) -> bool {
-            self.ears.is_granted_by(0)
+            self.signals.state().granted().contains(0)
         }
     }
 
@@ -542,7 +532,7 @@ mod tests {
         let bench = Bench::new();
         let [holder, first, second] = bench.line([1, 2, 3]);
         bench.release(&holder);
-        first.ears.clear();
+        first.signals.notifier(0).notify(News::AskAgain);
         bench.pass(TURN);
         // It may have missed the news: it lives, and is still the first.
         bench.ask(Verb::Wait, &second);

@@ -1,139 +1,79 @@
-//! Being told that it is one's turn, instead of asking again and again.
+//! Notifying waiters, so that they need not ask again and again.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio::sync::Notify;
+/// What a waiter is notified of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum News {
+    /// The lock is free here, and only this waiter can acquire it: it should send ACQUIRE.
+    YourTurn,
+    /// The lock was granted to it here, for [`HANDED_OVER`](super::HANDED_OVER).
+    Granted,
+    /// It should send WAIT again: what the node said before may no longer be so.
+    AskAgain,
+}
 
-use super::record::News;
+impl News {
+    /// Every kind, and the letter that stands for it in messages.
+    const LETTERS: [(Self, u8); 3] = [
+        (Self::YourTurn, b'T'),
+        (Self::Granted, b'G'),
+        (Self::AskAgain, b'A'),
+    ];
 
-/// What a node rings when it has news for one who waits.
+    /// The letter that stands for it in messages.
+    #[cfg_attr(not(feature = "local"), expect(dead_code))]
+    pub(crate) fn letter(self) -> char {
+        let letter = Self::LETTERS.iter().find(|(news, _)| *news == self);
+        letter.map_or('A', |(_, letter)| char::from(*letter))
+    }
+
+    /// What a letter stands for.
+    #[cfg_attr(not(any(feature = "local", feature = "redis")), expect(dead_code))]
+    pub(crate) fn from_letter(letter: u8) -> Option<Self> {
+        let news = Self::LETTERS.iter().find(|(_, known)| *known == letter);
+        news.map(|(news, _)| *news)
+    }
+}
+
+/// Hears what nodes notify a waiter of.
+pub(crate) trait Listener: Send + Sync {
+    /// The node with this index has news.
+    fn notified(&self, node: usize, news: News);
+}
+
+/// What a node notifies one waiter with.
 ///
-/// [`News::Granted`] counts as the node's vote, so it must reach nobody else than the one to whom
-/// the lock was granted. The rest are hints: whoever hears them asks like anybody else. A ring
-/// that nobody listens to at the moment is heard by the next who does.
+/// [`News::Granted`] counts as the node's vote, so it must reach no other claim than the one to which
+/// the lock was granted. The rest are hints, after which the waiter sends a request. A notification
+/// that comes while the waiter is busy is not lost.
 #[derive(Clone)]
-pub struct Bell {
-    ears: Arc<Ears>,
+pub struct Notifier {
+    listener: Arc<dyn Listener>,
     node: usize,
 }
 
-impl Bell {
-    /// Tells the one who waits.
-    pub fn ring(&self, news: News) {
-        self.ears.hear(self.node, news);
+impl Notifier {
+    pub(crate) fn new(listener: Arc<dyn Listener>, node: usize) -> Self {
+        Self { listener, node }
+    }
+
+    /// Notifies the waiter.
+    pub fn notify(&self, news: News) {
+        self.listener.notified(self.node, news);
     }
 }
 
-impl fmt::Debug for Bell {
+impl fmt::Debug for Notifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Bell")
+        f.debug_struct("Notifier").finish_non_exhaustive()
     }
 }
 
-/// What one who waits has heard from its nodes, of which there are at most 64.
-#[derive(Default)]
-pub(crate) struct Ears {
-    /// The nodes that have reserved or granted the lock, one bit each.
-    turns: AtomicU64,
-    /// Those that have granted it.
-    granted: AtomicU64,
-    /// A bell has told of one more of them.
-    rung: AtomicBool,
-    /// What was known is no longer so.
-    again: AtomicBool,
-    heard: Notify,
-}
-
-impl Ears {
-    pub(crate) fn bell(self: &Arc<Self>, node: usize) -> Bell {
-        let ears = Arc::clone(self);
-        Bell { ears, node }
-    }
-
-    fn hear(&self, node: usize, news: News) {
-        match news {
-            // Told again, it is no news: asking again for each would never end.
-            News::YourTurn if !self.is_turn(node) => return,
-            News::Granted if !self.grant(node) => return,
-            News::YourTurn | News::Granted => self.rung.store(true, Ordering::Release),
-            News::AskAgain => {
-                self.turns.fetch_and(!(1 << node), Ordering::AcqRel);
-                self.again.store(true, Ordering::Release);
-            }
-        }
-        self.heard.notify_one();
-    }
-
-    /// The node says that it is the listener's turn. `false` if it has said so before.
-    fn is_turn(&self, node: usize) -> bool {
-        set(&self.turns, node)
-    }
-
-    /// The node says that it has granted the lock. `false` if it has said so before.
-    fn grant(&self, node: usize) -> bool {
-        let news = set(&self.granted, node);
-        self.is_turn(node);
-        news
-    }
-
-    /// The node has answered that it is the listener's turn, or that this was so and the lock
-    /// is its.
-    pub(crate) fn answered(&self, node: usize, granted: bool) {
-        let news = match granted {
-            true => self.grant(node),
-            false => self.is_turn(node),
-        };
-        if news {
-            self.heard.notify_one();
-        }
-    }
-
-    /// How many nodes have said that it is the listener's turn.
-    pub(crate) fn turns(&self) -> usize {
-        let turns = self.turns.load(Ordering::Acquire) | self.granted.load(Ordering::Acquire);
-        turns.count_ones() as usize
-    }
-
-    /// Whether this node has granted the lock to the listener.
-    pub(crate) fn is_granted_by(&self, node: usize) -> bool {
-        self.granted.load(Ordering::Acquire) >> node & 1 == 1
-    }
-
-    /// Whether a bell has told of one more node since this was asked last.
-    pub(crate) fn take_rung(&self) -> bool {
-        self.rung.swap(false, Ordering::AcqRel)
-    }
-
-    /// Whether what the nodes have answered since [`clear`](Self::clear) may no longer be so.
-    pub(crate) fn is_to_ask(&self) -> bool {
-        self.again.load(Ordering::Acquire)
-    }
-
-    /// Forgets what was heard, before everybody is asked again; but not who has granted the
-    /// lock, which is not taken back.
-    pub(crate) fn clear(&self) {
-        self.turns.store(0, Ordering::Release);
-        self.rung.store(false, Ordering::Release);
-        self.again.store(false, Ordering::Release);
-    }
-
-    /// Resolves when something is or has been heard.
-    ///
-    /// Cancel safety: what came meanwhile is kept.
-    pub(crate) async fn heard(&self) {
-        self.heard.notified().await;
-    }
-}
-
-/// Sets a bit; `false` if it was set.
-fn set(bits: &AtomicU64, node: usize) -> bool {
-    bits.fetch_or(1 << node, Ordering::AcqRel) >> node & 1 == 0
-}
-
-/// A node's promise to ring a [`Bell`]. Ends when dropped.
+/// A node's promise to notify a waiter. Ends when dropped.
 #[must_use = "a watch that is dropped has ended"]
 pub struct Watch {
     _guard: Box<dyn Any + Send + Sync>,
@@ -150,6 +90,6 @@ impl Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watch")
+        f.debug_struct("Watch").finish_non_exhaustive()
     }
 }

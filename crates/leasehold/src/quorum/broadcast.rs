@@ -19,7 +19,7 @@ use crate::planted;
 /// One request on its way to all nodes.
 pub(crate) struct Broadcast {
     state: Mutex<State>,
-    /// Is told of every answer too, decided or not.
+    /// Counts every answer too, before and after the decision.
     also: Option<Arc<dyn Tally>>,
 }
 
@@ -28,7 +28,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// What to ask of the nodes, and who else hears the answers.
+/// What to ask of the nodes.
 pub(crate) struct Question<'a> {
     pub(crate) verb: Verb,
     pub(crate) claim: &'a Arc<Claim>,
@@ -37,11 +37,12 @@ pub(crate) struct Question<'a> {
     pub(crate) skip: NodeSet,
     /// The nodes where nothing of the claim is on its way; see [`Call::is_settled`].
     pub(crate) settled: NodeSet,
+    /// Counts every answer too.
     pub(crate) also: Option<Arc<dyn Tally>>,
 }
 
 impl<'a> Question<'a> {
-    /// To all nodes, and nobody else hears the answers.
+    /// To all nodes.
     pub(crate) fn new(verb: Verb, claim: &'a Arc<Claim>, timeout: Duration) -> Self {
         Self {
             verb,
@@ -63,45 +64,34 @@ impl State {
     }
 }
 
+/// Sends a request to all nodes, in parallel. The answers go to `tally`.
+pub(crate) fn submit(nodes: &[Arc<dyn Node>], question: &Question<'_>, tally: &Arc<dyn Tally>) {
+    for (index, node) in nodes.iter().enumerate() {
+        if !question.skip.contains(index) {
+            let (claim, tally) = (Arc::clone(question.claim), Arc::clone(tally));
+            let call = Call::new(question.verb, claim, question.timeout, tally, index);
+            node.submit(call.settled(question.settled.contains(index)));
+        }
+    }
+}
+
 impl Broadcast {
     /// Asks all nodes, in parallel.
     pub(crate) fn send(nodes: &[Arc<dyn Node>], question: Question<'_>) -> Arc<Self> {
-        let Question {
-            verb,
-            claim,
-            timeout,
-            skip,
-            settled,
-            also,
-        } = question;
-        let mut round = Round::new(verb, nodes.len());
-        for node in skip.iter() {
+        let mut round = Round::new(question.verb, nodes.len());
+        for node in question.skip.iter() {
             round.count(node, Ok(Vote::Released { held: false }));
         }
         let broadcast = Arc::new(Self {
             state: Mutex::new(State { round, waker: None }),
-            also,
+            also: question.also.clone(),
         });
-        for (index, node) in nodes.iter().enumerate() {
-            if !skip.contains(index) {
-                let tally = Arc::clone(&broadcast) as Arc<dyn Tally>;
-                let call = Call::new(verb, Arc::clone(claim), timeout, tally, index);
-                node.submit(call.settled(settled.contains(index)));
-            }
-        }
+        submit(
+            nodes,
+            &question,
+            &(Arc::clone(&broadcast) as Arc<dyn Tally>),
+        );
         broadcast
-    }
-
-    /// What it would be if all nodes had been asked for the lock, and these had granted it.
-    pub(crate) fn granted_by(granted: NodeSet, nodes: usize) -> Arc<Self> {
-        let mut round = Round::new(Verb::Acquire, nodes);
-        for node in granted.iter() {
-            round.count(node, Ok(Vote::Granted));
-        }
-        Arc::new(Self {
-            state: Mutex::new(State { round, waker: None }),
-            also: None,
-        })
     }
 
     /// Waits for the decision. Nodes answer within their timeout, so this ends.
@@ -148,6 +138,11 @@ impl Broadcast {
         let stories = state.round.stories().iter().enumerate();
         let nodes = stories.filter(|(_, story)| so(story));
         nodes.map(|(node, _)| node).collect()
+    }
+
+    /// The round as it stands.
+    pub(crate) fn round(&self) -> Round {
+        self.with_round(Round::clone)
     }
 
     /// Looks at the round as it stands.

@@ -4,6 +4,8 @@
 mod broadcast;
 mod node_set;
 pub mod round;
+mod wait;
 
 pub(crate) use broadcast::{Broadcast, Question};
 pub(crate) use node_set::NodeSet;
+pub(crate) use wait::WaitSignals;

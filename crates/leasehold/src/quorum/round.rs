@@ -10,7 +10,7 @@ use crate::node::{NodeError, Verb, Vote};
 use crate::planted;
 
 /// The votes on one request to all nodes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Round {
     verb: Verb,
     stories: Vec<Story>,

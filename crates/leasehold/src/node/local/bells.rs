@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::base::name::Name;
-use crate::node::{Bell, Claim, News, Watch};
+use crate::node::{Claim, News, Notifier, Watch};
 
 /// The bells of this process.
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct State {
 struct Waiting {
     name: Name,
     ticket: u64,
-    bell: Bell,
+    notifier: Notifier,
 }
 
 /// A process whose death is waited for.
@@ -37,11 +37,11 @@ struct Death {
 }
 
 impl Bells {
-    pub(super) fn watch(self: &Arc<Self>, claim: &Claim, bell: &Bell) -> Watch {
+    pub(super) fn watch(self: &Arc<Self>, claim: &Claim, notifier: &Notifier) -> Watch {
         let waiting = Waiting {
             name: claim.name().clone(),
             ticket: claim.token(),
-            bell: bell.clone(),
+            notifier: notifier.clone(),
         };
         self.state().enter(claim.owner(), waiting);
         Watch::new(Unwatch {
@@ -55,9 +55,12 @@ impl Bells {
         self.state().ids.get(owner).copied()
     }
 
-    pub(super) fn bell(&self, id: i64) -> Option<Bell> {
+    pub(super) fn notifier(&self, id: i64) -> Option<Notifier> {
         let state = self.state();
-        state.waiting.get(&id).map(|waiting| waiting.bell.clone())
+        state
+            .waiting
+            .get(&id)
+            .map(|waiting| waiting.notifier.clone())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -65,8 +68,8 @@ impl Bells {
     }
 
     /// The first in line here asks again when one of these processes dies. Whether there is
-    /// one to be watched that was not; and whose bell is to be rung if one has died already.
-    pub(super) fn await_deaths(&self, name: &Name, pids: &[u32]) -> (bool, Option<Bell>) {
+    /// one to be watched that was not; and whose notifier is to be rung if one has died already.
+    pub(super) fn await_deaths(&self, name: &Name, pids: &[u32]) -> (bool, Option<Notifier>) {
         let (mut added, mut missed) = (false, None);
         let mut state = self.state();
         if !state.lines.contains_key(name) {
@@ -108,8 +111,8 @@ impl Bells {
         let names = death.map(|death| death.names).unwrap_or_default();
         let bells: Vec<_> = names.iter().filter_map(|name| state.first(name)).collect();
         drop(state);
-        for bell in bells {
-            bell.ring(News::AskAgain);
+        for notifier in bells {
+            notifier.notify(News::AskAgain);
         }
     }
 
@@ -147,9 +150,9 @@ impl State {
         }
     }
 
-    fn first(&self, name: &Name) -> Option<Bell> {
+    fn first(&self, name: &Name) -> Option<Notifier> {
         let (_, id) = self.lines.get(name)?.first()?;
-        Some(self.waiting.get(id)?.bell.clone())
+        Some(self.waiting.get(id)?.notifier.clone())
     }
 }
 

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Bell, Call, Claim, Flush, Node, NodeError, NodeSettings, Survey, Watch};
+use super::{Call, Claim, Flush, Node, NodeError, NodeSettings, Notifier, Survey, Watch};
 use crate::base::name::Name;
 use bells::Bells;
 use engine::Engine;
@@ -155,8 +155,8 @@ impl Node for LocalNode {
         self.status.floor.load(Ordering::Relaxed)
     }
 
-    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
-        Some(self.bells.watch(claim, bell))
+    fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
+        Some(self.bells.watch(claim, notifier))
     }
 
     fn survey(&self, name: Option<&Name>) -> Survey {

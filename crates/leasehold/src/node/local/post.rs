@@ -10,7 +10,7 @@ use super::line::Address;
 use super::sockets::{Line, Sockets};
 use super::waking::Listener;
 use crate::base::name::Name;
-use crate::node::{Bell, News};
+use crate::node::{News, Notifier};
 
 /// How those who wait elsewhere are told, and those who wait here can be.
 pub(super) struct Post {
@@ -27,7 +27,7 @@ pub(super) struct Letter {
 }
 
 enum Recipient {
-    Here(Bell),
+    Here(Notifier),
     There(UnixDatagram, i64),
 }
 
@@ -83,7 +83,7 @@ impl Post {
             return Ok(None);
         }
         if self.is_here(&to.socket) {
-            let to = Recipient::Here(self.bells.bell(to.id).ok_or(Dead)?);
+            let to = Recipient::Here(self.bells.notifier(to.id).ok_or(Dead)?);
             return Ok(Some(Letter { to, news }));
         }
         match self.call(&to.socket) {
@@ -122,8 +122,8 @@ impl Post {
         if added {
             listener.nudge();
         }
-        missed.map(|bell| Letter {
-            to: Recipient::Here(bell),
+        missed.map(|notifier| Letter {
+            to: Recipient::Here(notifier),
             news: News::AskAgain,
         })
     }
@@ -143,7 +143,7 @@ impl Post {
 impl Letter {
     pub(super) fn send(self) {
         match self.to {
-            Recipient::Here(bell) => bell.ring(self.news),
+            Recipient::Here(notifier) => notifier.notify(self.news),
             // If it has more to read than it can hold it is not told, and asks by itself.
             Recipient::There(socket, id) => {
                 let _ = socket.send(message(id, self.news).as_bytes());
@@ -153,22 +153,12 @@ impl Letter {
 }
 
 fn message(id: i64, news: News) -> String {
-    let news = match news {
-        News::YourTurn => 'T',
-        News::Granted => 'G',
-        News::AskAgain => 'A',
-    };
-    format!("{news}{id}")
+    format!("{}{id}", news.letter())
 }
 
 /// Whom a message is for, and what it says.
 pub(super) fn read_message(message: &[u8]) -> Option<(i64, News)> {
     let (news, id) = message.split_first()?;
-    let news = match news {
-        b'T' => News::YourTurn,
-        b'G' => News::Granted,
-        b'A' => News::AskAgain,
-        _ => return None,
-    };
+    let news = News::from_letter(*news)?;
     Some((std::str::from_utf8(id).ok()?.parse().ok()?, news))
 }

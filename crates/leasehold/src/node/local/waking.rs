@@ -94,8 +94,8 @@ fn hear(socket: &UnixDatagram, bells: &Bells) {
         let Some((id, news)) = read_message(&message[..length]) else {
             continue;
         };
-        if let Some(bell) = bells.bell(id) {
-            bell.ring(news);
+        if let Some(notifier) = bells.notifier(id) {
+            notifier.notify(news);
         }
     }
 }

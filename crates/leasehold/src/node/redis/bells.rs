@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use redis::{PushInfo, PushKind, Value};
 
 use crate::base::name::Name;
-use crate::node::{Bell, Claim, News, Watch};
+use crate::node::{Claim, News, Notifier, Watch};
 
 /// What the channels begin with; see prelude.lua.
 const CHANNEL_PREFIX: &str = "leasehold:bell:";
@@ -33,7 +33,7 @@ pub(super) struct Bells {
 /// A claim that waits.
 #[derive(Clone)]
 struct Waiting {
-    bell: Bell,
+    notifier: Notifier,
     /// What a message must carry to count as a grant. It is stored beside the channel in the key
     /// `leasehold:bell:{name}` and nowhere else: whoever can only read the line cannot forge it.
     proof: [u8; 16],
@@ -74,11 +74,12 @@ impl Bells {
         format!("{CHANNEL_PREFIX}{}", self.id)
     }
 
-    pub(super) fn watch(self: &Arc<Self>, claim: &Claim, bell: &Bell) -> Watch {
+    pub(super) fn watch(self: &Arc<Self>, claim: &Claim, notifier: &Notifier) -> Watch {
         let told = claim.owner().get(..TOLD).unwrap_or(claim.owner());
         let key = (claim.name().clone(), Box::from(told));
-        let (bell, proof) = (bell.clone(), self.proof(claim));
-        self.waiting().insert(key.clone(), Waiting { bell, proof });
+        let (notifier, proof) = (notifier.clone(), self.proof(claim));
+        self.waiting()
+            .insert(key.clone(), Waiting { notifier, proof });
         Watch::new(Unwatch {
             bells: Arc::downgrade(self),
             key,
@@ -102,11 +103,8 @@ impl Bells {
         let Some((news, rest)) = message.split_first() else {
             return;
         };
-        let news = match news {
-            b'T' => News::YourTurn,
-            b'G' => News::Granted,
-            b'A' => News::AskAgain,
-            _ => return,
+        let Some(news) = News::from_letter(*news) else {
+            return;
         };
         let Some(space) = rest.iter().position(|&b| b == b' ') else {
             return;
@@ -116,10 +114,10 @@ impl Bells {
         };
         let (told, proof) = rest[..space].split_at(space.min(TOLD));
         let waiting = self.waiting().get(&(name, told.into())).cloned();
-        if let Some(Waiting { bell, .. }) =
+        if let Some(Waiting { notifier, .. }) =
             waiting.filter(|waiting| news != News::Granted || waiting.proof == proof)
         {
-            bell.ring(news);
+            notifier.notify(news);
         }
     }
 
@@ -128,8 +126,8 @@ impl Bells {
     fn set_subscribed(&self, subscribed: bool) {
         self.subscribed.store(subscribed, Ordering::Release);
         let waiting: Vec<_> = self.waiting().values().cloned().collect();
-        for Waiting { bell, .. } in waiting {
-            bell.ring(News::AskAgain);
+        for Waiting { notifier, .. } in waiting {
+            notifier.notify(News::AskAgain);
         }
     }
 }
@@ -167,7 +165,7 @@ mod tests {
 
     use super::*;
     use crate::base::holder::new_owner;
-    use crate::node::Ears;
+    use crate::quorum::WaitSignals;
 
     /// Rule: news is matched to its exact claim. Two attempts of one process can have the same
     /// ticket, one after the other.
@@ -176,8 +174,9 @@ mod tests {
         let (bells, name) = (Arc::new(Bells::new()), Name::new("a b").unwrap());
         let claims =
             [1, 2].map(|_| Claim::new(name.clone(), new_owner(16, ""), 16, Duration::from_secs(1)));
-        let ears = [1, 2].map(|_| Arc::new(Ears::default()));
-        let _watches = [0, 1].map(|i: usize| bells.watch(&claims[i], &ears[i].bell(0)));
+        let signals = [1, 2].map(|_| WaitSignals::new(1));
+        let is_granted = |i: usize| signals[i].state().granted().contains(0);
+        let _watches = [0, 1].map(|i: usize| bells.watch(&claims[i], &signals[i].notifier(0)));
         let told =
             |i: usize, proof: &[u8]| [b"G", &claims[i].owner()[..TOLD], proof, b" a b"].concat();
         // Nor is one heard that does not carry the proof of this claim.
@@ -185,9 +184,9 @@ mod tests {
         for proof in [&b""[..], b"0", b"0123456789abcdef", &others] {
             bells.hear(&told(1, proof));
         }
-        assert!(!ears[1].is_granted_by(0));
+        assert!(!is_granted(1));
         bells.hear(&told(1, &bells.proof(&claims[1])));
-        assert!(!ears[0].is_granted_by(0) && ears[1].is_granted_by(0));
+        assert!(!is_granted(0) && is_granted(1));
         for nonsense in [
             &b""[..],
             b"G",
@@ -198,6 +197,6 @@ mod tests {
         ] {
             bells.hear(nonsense);
         }
-        assert!(!ears[0].is_granted_by(0));
+        assert!(!is_granted(0));
     }
 }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 use tokio::sync::{Notify, mpsc};
 
-use super::{Bell, Call, Claim, Node, NodeError, Survey, Watch};
+use super::{Call, Claim, Node, NodeError, Notifier, Survey, Watch};
 use crate::base::name::Name;
 use crate::node::NodeSettings;
 use bells::Bells;
@@ -247,8 +247,8 @@ impl Node for RedisNode {
         self.status.floor.load(Ordering::Relaxed)
     }
 
-    fn watch(&self, claim: &Claim, bell: &Bell) -> Option<Watch> {
-        Some(self.bells.watch(claim, bell))
+    fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
+        Some(self.bells.watch(claim, notifier))
     }
 
     fn survey(&self, name: Option<&Name>) -> Survey {

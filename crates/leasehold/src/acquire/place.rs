@@ -1,0 +1,199 @@
+//! A place in the line of a lock, on all nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::attempt::{Armed, Attempt, Refused};
+use crate::base::clock::Moment;
+use crate::base::error::{Refusal, Story};
+use crate::lease::state::Won;
+use crate::node::{Verb, Vote, Watch};
+use crate::planted;
+use crate::quorum::{NodeSet, WaitSignals};
+
+/// How often a waiter sends WAIT again: as a heartbeat, and in case a notification was lost. A
+/// little more than a second, so that it is never more often than once a second.
+const HEARTBEAT: Duration = Duration::from_millis(1100);
+
+/// Waiters with this many others ahead of them send heartbeats half as often: their turn is not
+/// near, and there may be very many of them.
+const FAR_BACK: u32 = 100;
+
+/// Only this many of the first in line ask again at the moment when the lock expires.
+const ASK_AT_EXPIRY: u32 = 2;
+
+/// How long to wait for the other nodes once one has notified the waiter that it is its turn.
+const STRAGGLERS: Duration = Duration::from_millis(20);
+
+/// A waiter that was granted the lock by some nodes for this long (or for some round trips, if these
+/// take longer), and not by enough, releases it: waiters that the other nodes granted it to may be
+/// waiting for these.
+const SPLIT_VOTE_LIMIT: Duration = Duration::from_millis(200);
+const SPLIT_VOTE_ROUND_TRIPS: u32 = 4;
+
+pub(super) struct Place<'a> {
+    pub(super) attempt: Attempt<'a>,
+    /// The place of the overtaken claim that this one replaces. It is left when this one has
+    /// joined; otherwise the waiters behind it would be served in between.
+    leaving: Option<Armed<'a>>,
+    signals: Arc<WaitSignals>,
+    watches: Vec<Option<Watch>>,
+    /// Since when some nodes have granted the lock, but not enough.
+    split_since: Option<Moment>,
+    /// How long the last request took.
+    round_trip: Duration,
+}
+
+/// What a waiter can expect, by the answers of the nodes.
+pub(super) struct Outlook {
+    /// Enough nodes have the claim in line and will notify it that no turn is missed.
+    will_be_notified: bool,
+    /// The fewest claims that a node has before it.
+    before: u32,
+    /// Some nodes, but not enough, say that it is the claim's turn.
+    split: bool,
+    /// The lock is held by another library, whose release notifies no waiter.
+    foreign: bool,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn new(attempt: Attempt<'a>, leaving: Option<Armed<'a>>) -> Self {
+        attempt.claim.wait();
+        let signals = WaitSignals::new(attempt.core.nodes.len());
+        let nodes = attempt.core.nodes.iter().enumerate();
+        let watches =
+            nodes.map(|(index, node)| node.watch(&attempt.claim, &signals.notifier(index)));
+        Self {
+            watches: watches.collect(),
+            signals,
+            split_since: None,
+            round_trip: Duration::ZERO,
+            leaving,
+            attempt,
+        }
+    }
+
+    /// Sends WAIT to all nodes. `Ok`: it is the claim's turn on a majority.
+    pub(super) async fn ask(&mut self) -> Result<(), Refused> {
+        let core = self.attempt.core;
+        let sent_at = core.clock.now();
+        if !planted::on(planted::Bug::GivesUpInSilence) {
+            self.attempt.arm(sent_at);
+        }
+        let question = self.attempt.question(Verb::Wait);
+        self.signals.ask(&core.nodes, &question, sent_at);
+        release(&mut self.leaving);
+        loop {
+            let refusal = {
+                let state = self.signals.state();
+                if state.is_turn() {
+                    return Ok(());
+                }
+                state.refusal()
+            };
+            if let Some(round) = refusal {
+                self.round_trip = core.clock.now().saturating_duration_since(sent_at);
+                return Err(self.attempt.refused(&round, sent_at));
+            }
+            self.signals.changed().await;
+        }
+    }
+
+    /// Waits for at most `pause`. `true`: it is the claim's turn; `false`: it is time to ask.
+    pub(super) async fn is_notified_within(&self, pause: Duration) -> bool {
+        let pause = match planted::on(planted::Bug::AsksOnlyWhenTold) {
+            false => pause,
+            true => Duration::from_secs(86_400),
+        };
+        let core = self.attempt.core;
+        let mut sleep = std::pin::pin!(core.clock.sleep(pause));
+        loop {
+            let is_notified = {
+                let mut state = self.signals.state();
+                if state.is_turn() {
+                    return true;
+                }
+                if state.must_ask_again() {
+                    return false;
+                }
+                state.take_notified()
+            };
+            if is_notified {
+                sleep.set(core.clock.sleep(pause.min(STRAGGLERS)));
+            }
+            tokio::select! {
+                biased;
+                () = core.until_shut_down() => return false,
+                () = self.signals.changed() => {}
+                () = &mut sleep => return false,
+            }
+        }
+    }
+
+    /// Whether the claim's turn does not come although some nodes granted it the lock long ago.
+    pub(super) fn is_split(&mut self) -> bool {
+        let now = self.attempt.core.clock.now();
+        let limit = SPLIT_VOTE_LIMIT.max(self.round_trip * SPLIT_VOTE_ROUND_TRIPS);
+        let granted = self.signals.state().granted();
+        granted.len() > 0 && now >= *self.split_since.get_or_insert(now) + limit
+    }
+
+    /// Takes the lock if a majority has granted it. Returns the attempt if it has to send ACQUIRE.
+    pub(super) fn handed_over(self) -> Result<Won, Attempt<'a>> {
+        let (granted, not_granted_at) = {
+            let state = self.signals.state();
+            (state.granted(), state.not_granted_at())
+        };
+        match not_granted_at {
+            Some(since) => self.attempt.handed_over(granted, since),
+            None => Err(self.attempt),
+        }
+    }
+
+    pub(super) fn outlook(&self, refusal: &Refusal) -> Outlook {
+        let (mut notifying, mut before, mut split, mut foreign) = (0, u32::MAX, false, false);
+        for (report, watch) in refusal.nodes.iter().zip(&self.watches) {
+            match &report.story {
+                Story::Voted(Vote::Held { place, holder, .. }) => {
+                    notifying += usize::from(place.is_some() && watch.is_some());
+                    before = before.min(place.unwrap_or(u32::MAX));
+                    foreign |= holder.token.is_none();
+                }
+                Story::Voted(Vote::YourTurn | Vote::Granted) => {
+                    notifying += usize::from(watch.is_some());
+                    split = true;
+                }
+                _ => {}
+            }
+        }
+        Outlook {
+            will_be_notified: notifying >= refusal.majority,
+            before,
+            split,
+            foreign,
+        }
+    }
+}
+
+impl Outlook {
+    /// How long to wait for a notification before asking again. `pause` is the pause of a waiter that
+    /// gets no notifications.
+    pub(super) fn pause(&self, pause: Duration, remaining: Option<Duration>) -> Duration {
+        if !self.will_be_notified || self.split || self.foreign && self.before == 0 {
+            return pause;
+        }
+        let expiry = remaining.map(|left| left.saturating_add(Duration::from_millis(1)));
+        match expiry.filter(|_| self.before < ASK_AT_EXPIRY) {
+            Some(expiry) => expiry.min(HEARTBEAT),
+            None if self.before < FAR_BACK => HEARTBEAT,
+            None => HEARTBEAT * 2,
+        }
+    }
+}
+
+/// Releases the place of an overtaken claim.
+pub(super) fn release(leaving: &mut Option<Armed<'_>>) {
+    if let Some(mut place) = leaving.take() {
+        place.release(NodeSet::default());
+    }
+}

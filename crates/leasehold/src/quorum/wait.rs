@@ -1,0 +1,368 @@
+//! What the nodes have said about a claim that waits in line.
+//!
+//! A node says it in two ways: in its answer to a WAIT, and in a notification when the claim's turn
+//! comes. Both go into one [`WaitState`], which does no I/O and reads no clock. [`WaitSignals`]
+//! shares it between the nodes and the waiter, and wakes the waiter.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::broadcast::{Question, submit};
+use super::node_set::NodeSet;
+use super::round::Round;
+use crate::base::clock::Moment;
+use crate::node::{Listener, News, Node, NodeError, Notifier, Tally, Verb, Vote};
+
+/// What all nodes have said.
+#[derive(Debug)]
+pub(crate) struct WaitState {
+    nodes: Vec<NodeState>,
+    /// The answers to the latest WAIT.
+    round: Round,
+    /// How many WAITs were sent to all nodes.
+    asked: u32,
+    /// A notification has named one more node since [`take_notified`](Self::take_notified).
+    notified: bool,
+    /// A node has withdrawn what it said, or may have missed a notification: ask again.
+    ask_again: bool,
+}
+
+/// What one node has said.
+#[derive(Clone, Copy, Debug)]
+struct NodeState {
+    said: Said,
+    /// A moment at which the node had not granted the lock: when the last WAIT was sent that it
+    /// answered so, or the first of all.
+    not_granted_at: Moment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    NotYet,
+    /// The lock is free here, and the claim is the first in line.
+    Turn,
+    /// The node has granted the lock. A grant is not taken back.
+    Granted,
+}
+
+impl WaitState {
+    fn new(nodes: usize) -> Self {
+        let unknown = NodeState {
+            said: Said::NotYet,
+            not_granted_at: Moment::FAR,
+        };
+        Self {
+            nodes: vec![unknown; nodes],
+            round: Round::new(Verb::Wait, nodes),
+            asked: 0,
+            notified: false,
+            ask_again: false,
+        }
+    }
+
+    /// A WAIT is about to be sent to all nodes. Their answers will say whose turn it is.
+    fn begin(&mut self, sent_at: Moment) {
+        for node in &mut self.nodes {
+            if self.asked == 0 {
+                // Before the first request is sent, no node can have granted anything.
+                node.not_granted_at = sent_at;
+            }
+            if node.said == Said::Turn {
+                node.said = Said::NotYet;
+            }
+        }
+        self.asked += 1;
+        self.round = Round::new(Verb::Wait, self.nodes.len());
+        (self.notified, self.ask_again) = (false, false);
+    }
+
+    /// Counts the answer of a node to WAIT number `asked`, sent at `sent_at`. Returns whether the
+    /// waiter should look.
+    fn answered(
+        &mut self,
+        asked: u32,
+        sent_at: Moment,
+        node: usize,
+        answer: Result<Vote, NodeError>,
+    ) -> bool {
+        let Some(state) = self.nodes.get_mut(node) else {
+            return false;
+        };
+        // Rule: a lease that is handed over counts from when the node is known not to have granted
+        // it. It was granted after this request arrived, so after the request was sent.
+        if let Ok(Vote::Held { .. } | Vote::YourTurn) = answer {
+            state.not_granted_at = state.not_granted_at.max(sent_at);
+        }
+        let is_news = match answer {
+            Ok(Vote::YourTurn) => state.raise(Said::Turn),
+            Ok(Vote::Granted) => state.raise(Said::Granted),
+            _ => false,
+        };
+        // A late answer to an earlier request is not an answer to the latest.
+        let decides = asked == self.asked && self.round.count(node, answer).is_some();
+        is_news || decides
+    }
+
+    /// Takes note of a notification. Returns whether the waiter should look: what it knows already
+    /// is no news, or asking again for each would never end.
+    fn notified(&mut self, node: usize, news: News) -> bool {
+        let Some(state) = self.nodes.get_mut(node) else {
+            return false;
+        };
+        let said = match news {
+            News::YourTurn => Said::Turn,
+            News::Granted => Said::Granted,
+            News::AskAgain => {
+                if state.said == Said::Turn {
+                    state.said = Said::NotYet;
+                }
+                self.ask_again = true;
+                return true;
+            }
+        };
+        let is_news = state.raise(said);
+        self.notified |= is_news;
+        is_news
+    }
+
+    /// Whether a majority of all nodes says that it is the claim's turn, or has granted the lock.
+    pub(crate) fn is_turn(&self) -> bool {
+        let turns = self.nodes.iter().filter(|node| node.said != Said::NotYet);
+        turns.count() >= Round::majority(self.nodes.len())
+    }
+
+    /// The nodes that have granted the lock.
+    pub(crate) fn granted(&self) -> NodeSet {
+        let nodes = self.nodes.iter().enumerate();
+        let granted = nodes.filter(|(_, node)| node.said == Said::Granted);
+        granted.map(|(index, _)| index).collect()
+    }
+
+    /// A moment at which a majority of the nodes that have granted the lock since had not done so.
+    /// The lease counts from there. `None` if fewer than a majority have granted it.
+    pub(crate) fn not_granted_at(&self) -> Option<Moment> {
+        let granted = self.nodes.iter().filter(|node| node.said == Said::Granted);
+        let mut since: Vec<Moment> = granted.map(|node| node.not_granted_at).collect();
+        // As many as are needed: those of which it is known the latest.
+        since.sort_unstable_by(|a, b| b.cmp(a));
+        since.get(Round::majority(self.nodes.len()) - 1).copied()
+    }
+
+    /// The answers to the latest WAIT, once they have decided that the claim has to wait.
+    pub(crate) fn refusal(&self) -> Option<Round> {
+        self.round.decision().map(|_| self.round.clone())
+    }
+
+    /// Whether a notification has named one more node since this was asked last.
+    pub(crate) fn take_notified(&mut self) -> bool {
+        std::mem::take(&mut self.notified)
+    }
+
+    /// Whether what the nodes have answered may no longer be so.
+    pub(crate) fn must_ask_again(&self) -> bool {
+        self.ask_again
+    }
+}
+
+impl NodeState {
+    /// Takes note of what the node says, unless it has said as much before.
+    fn raise(&mut self, said: Said) -> bool {
+        let is_news = match said {
+            Said::NotYet => false,
+            Said::Turn => self.said == Said::NotYet,
+            Said::Granted => self.said != Said::Granted,
+        };
+        if is_news {
+            self.said = said;
+        }
+        is_news
+    }
+}
+
+/// A [`WaitState`] that the nodes write and the waiter reads.
+pub(crate) struct WaitSignals {
+    state: Mutex<WaitState>,
+    changed: Notify,
+}
+
+/// One WAIT on its way to all nodes.
+struct Asked {
+    signals: Arc<WaitSignals>,
+    number: u32,
+    sent_at: Moment,
+}
+
+impl WaitSignals {
+    /// For a claim on so many nodes.
+    pub(crate) fn new(nodes: usize) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(WaitState::new(nodes)),
+            changed: Notify::new(),
+        })
+    }
+
+    /// What this node notifies the waiter with.
+    pub(crate) fn notifier(self: &Arc<Self>, node: usize) -> Notifier {
+        Notifier::new(Arc::clone(self) as Arc<dyn Listener>, node)
+    }
+
+    /// Sends a WAIT to all nodes, in parallel. `sent_at` is a moment before that.
+    pub(crate) fn ask(
+        self: &Arc<Self>,
+        nodes: &[Arc<dyn Node>],
+        question: &Question<'_>,
+        sent_at: Moment,
+    ) {
+        let number = {
+            let mut state = self.state();
+            state.begin(sent_at);
+            state.asked
+        };
+        let asked = Arc::new(Asked {
+            signals: Arc::clone(self),
+            number,
+            sent_at,
+        });
+        submit(nodes, question, &(asked as Arc<dyn Tally>));
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, WaitState> {
+        // Only `WaitState` runs under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resolves when the state has changed, or has changed since this resolved last.
+    ///
+    /// Cancel safety: a change is not missed.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+impl Listener for WaitSignals {
+    fn notified(&self, node: usize, news: News) {
+        let is_news = self.state().notified(node, news);
+        if is_news {
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Tally for Asked {
+    fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
+        let is_news = self
+            .signals
+            .state()
+            .answered(self.number, self.sent_at, node, answer);
+        if is_news {
+            self.signals.changed.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::base::holder::Holder;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    fn held() -> Result<Vote, NodeError> {
+        Ok(Vote::Held {
+            holder: Holder::default(),
+            remaining: None,
+            fence: 5,
+            now: 1000,
+            place: Some(0),
+        })
+    }
+
+    const TURN: Result<Vote, NodeError> = Ok(Vote::YourTurn);
+    const GRANTED: Result<Vote, NodeError> = Ok(Vote::Granted);
+
+    /// A state of three nodes, asked at 1 ms.
+    fn asked() -> WaitState {
+        let mut state = WaitState::new(3);
+        state.begin(at(1));
+        state
+    }
+
+    #[test]
+    fn answers_and_notifications_make_a_majority_together() {
+        type Say = fn(&mut WaitState, usize) -> bool;
+        let says: [(Say, bool); 4] = [
+            (|s, node| s.answered(1, at(1), node, TURN), false),
+            (|s, node| s.answered(1, at(1), node, GRANTED), true),
+            (|s, node| s.notified(node, News::YourTurn), false),
+            (|s, node| s.notified(node, News::Granted), true),
+        ];
+        for (first, first_grants) in says {
+            for (second, second_grants) in says {
+                let mut state = asked();
+                assert!(first(&mut state, 0) && !state.is_turn());
+                assert!(!first(&mut state, 0), "the same again is no news");
+                assert!(second(&mut state, 2) && state.is_turn());
+                let granted = usize::from(first_grants) + usize::from(second_grants);
+                assert_eq!(state.granted().len(), granted);
+                assert_eq!(state.not_granted_at().is_some(), granted == 2);
+            }
+        }
+    }
+
+    #[test]
+    fn turns_are_asked_for_again_and_grants_stay() {
+        let mut state = asked();
+        state.notified(0, News::YourTurn);
+        state.notified(1, News::Granted);
+        assert!(state.is_turn() && state.take_notified() && !state.take_notified());
+        state.begin(at(2));
+        assert!(!state.is_turn());
+        assert_eq!(state.granted().iter().collect::<Vec<_>>(), [1]);
+        // Nor does a node take a grant back.
+        state.notified(1, News::AskAgain);
+        assert!(state.must_ask_again() && state.granted().contains(1));
+        state.notified(1, News::YourTurn);
+        assert!(state.granted().contains(1));
+        state.begin(at(3));
+        assert!(!state.must_ask_again());
+    }
+
+    /// Rule: a lease counts from when its nodes are known not to have granted it.
+    #[test]
+    fn a_lease_counts_from_the_last_request_that_was_refused() {
+        let mut state = asked();
+        state.answered(1, at(1), 0, held());
+        state.begin(at(10));
+        state.answered(2, at(10), 0, held());
+        state.answered(2, at(10), 1, TURN);
+        state.begin(at(20));
+        // Late, and older than what is known.
+        state.answered(1, at(1), 1, held());
+        state.notified(0, News::Granted);
+        assert_eq!(state.not_granted_at(), None, "one of three");
+        state.notified(2, News::Granted);
+        assert_eq!(state.not_granted_at(), Some(at(1)), "node 2 never answered");
+        state.notified(1, News::Granted);
+        assert_eq!(state.not_granted_at(), Some(at(10)));
+        // An answer that grants says nothing about when.
+        state.answered(3, at(20), 1, GRANTED);
+        assert_eq!(state.not_granted_at(), Some(at(10)));
+    }
+
+    #[test]
+    fn a_late_answer_decides_nothing() {
+        let mut state = asked();
+        assert!(!state.answered(1, at(1), 0, held()));
+        state.begin(at(2));
+        assert!(!state.answered(1, at(1), 1, held()) && state.refusal().is_none());
+        assert!(!state.answered(2, at(2), 0, held()) && state.refusal().is_none());
+        assert!(state.answered(2, at(2), 1, held()) && state.refusal().is_some());
+        assert!(!state.answered(2, at(2), 9, held()), "no such node");
+        assert!(!state.notified(9, News::Granted), "no such node");
+    }
+}
