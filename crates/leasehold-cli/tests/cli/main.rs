@@ -10,6 +10,7 @@ mod looking;
 mod losing;
 mod nested;
 mod scripts;
+mod snapshots;
 mod terminal;
 mod texts;
 mod waiting;
