@@ -16,7 +16,7 @@ use crate::exit::{self, Failure};
 use crate::messages;
 use crate::nested::Enclosing;
 use crate::nodes::Deployment;
-use crate::report::{Event, HolderJson, NodeJson, Reporter, millis, short};
+use crate::report::{Event, HolderJson, NodeJson, Reporter, millis, nearest, short};
 use crate::signals::{self, SignalStreams};
 
 /// How long to wait for unreachable nodes if the wait for the lock has no limit.
@@ -258,7 +258,7 @@ struct WaitStatus {
     /// During an outage: the error of each node.
     outage: Vec<NodeJson>,
     /// When a majority votes again, if waiting is all that is needed.
-    votes_in: Option<Duration>,
+    votes_at: Option<Moment>,
 }
 
 impl WaitStatus {
@@ -270,7 +270,7 @@ impl WaitStatus {
                 Some(_) => Vec::new(),
                 None => NodeJson::failing(&refusal.nodes),
             },
-            votes_in: messages::votes_in(refusal),
+            votes_at: messages::votes_in(refusal).map(|left| Moment::now() + left),
             place: refusal.place(),
             holder,
         }
@@ -278,7 +278,7 @@ impl WaitStatus {
 
     /// Whether only the place in line or the remaining time differs.
     fn is_same_as(&self, other: &Self) -> bool {
-        match (self.votes_in, other.votes_in) {
+        match (self.votes_at, other.votes_at) {
             (Some(_), Some(_)) => true,
             _ => (&self.holder, &self.outage) == (&other.holder, &other.outage),
         }
@@ -368,10 +368,10 @@ fn describe(seen: &WaitStatus) -> String {
         (None, []) => "held by another process".to_owned(),
         (None, nodes) => {
             let nodes = NodeJson::list(nodes);
-            match seen.votes_in {
-                Some(left) => format!(
+            match seen.votes_at {
+                Some(at) => format!(
                     "the nodes vote in {} (restart guard, or the set was replaced recently){nodes}",
-                    short(left)
+                    nearest(at.saturating_duration_since(Moment::now()))
                 ),
                 None => format!("no majority of the nodes answered{nodes}"),
             }

@@ -384,7 +384,7 @@ pub(crate) struct Ls {
 #[derive(Args)]
 #[command(
     after_help = "Run this command once for new servers, before the first client connects. All servers must \
-                  be reachable. Do not use --assume-fresh after a restart: the servers may have forgotten \
+                  be reachable. The record applies only to clients with the same --prefix. Do not use --assume-fresh after a restart: the servers may have forgotten \
                   leases that are still in use."
 )]
 pub(crate) struct Init {

@@ -220,16 +220,22 @@ fn next_step(error: &Error) -> Option<&'static str> {
     }))
 }
 
-/// What the user can do about nodes that failed with these errors. The most specific step wins.
+/// What the user can do about nodes that failed with these errors: the most specific step. `None` if
+/// a message already says what to do.
 pub(crate) fn next_step_after<'a>(
     failed: impl IntoIterator<Item = &'a NodeError>,
 ) -> Option<&'static str> {
     use NodeError::{
-        Disconnected, NoPermission, NoSuchDatabase, Protocol, TimedOut, Tls, Unanswered,
-        Unreachable, WrongPassword,
+        Clustered, Disconnected, NoPermission, NoSuchDatabase, OtherConstants, OtherNodes,
+        Protocol, SameServer, TimedOut, Tls, Unanswered, Unreachable, WrongPassword, WrongType,
     };
     let step = |error: &NodeError| {
         Some(match error {
+            OtherNodes { .. }
+            | OtherConstants { .. }
+            | SameServer { .. }
+            | Clustered { .. }
+            | WrongType => (0, ""),
             WrongPassword => (
                 0,
                 "check the user name and the password in the URL of the node",
@@ -255,7 +261,7 @@ pub(crate) fn next_step_after<'a>(
                  requires TLS (rediss://)",
             ),
             // The server answers, and the error says what to do.
-            Unreachable { why } if why.contains("out of memory") => return None,
+            Unreachable { why } if why.contains("out of memory") => (0, ""),
             Unreachable { why } if why.contains("timed out") || why.contains("connecting") => (
                 1,
                 "check that the servers are running, and check addresses and firewalls; with \
@@ -272,7 +278,8 @@ pub(crate) fn next_step_after<'a>(
         })
     };
     let steps = failed.into_iter().filter_map(step);
-    steps.min_by_key(|(rank, _)| *rank).map(|(_, step)| step)
+    let (_, step) = steps.min_by_key(|(rank, _)| *rank)?;
+    Some(step).filter(|step| !step.is_empty())
 }
 
 /// When a majority votes again, if waiting is all that is needed: until the restart guard is over,
