@@ -80,11 +80,11 @@ fn held(refusal: &Refusal) -> String {
     )
 }
 
-/// Describes why too few nodes voted. With one node, its error says it all.
+/// Describes why too few nodes voted. With a single node, its answer is the reason.
 fn no_majority(refusal: &Refusal) -> String {
     let (majority, all) = (refusal.majority, refusal.nodes.len());
     if let [only] = &*refusal.nodes {
-        return format!("node {}: {}", only.node, story(&only.story));
+        return format!("node {}: {}", only.node, node_outcome(&only.story));
     }
     let text = match &refusal.name {
         Some(name) => format!("no majority for `{name}`: {majority} of {all} nodes must grant it"),
@@ -100,7 +100,7 @@ fn nodes(refusal: &Refusal, is_listed: impl Fn(&Story) -> bool) -> String {
         .iter()
         .filter(|report| is_listed(&report.story));
     let reports: Vec<_> = reports
-        .map(|report| format!("{}: {}", report.node, story(&report.story)))
+        .map(|report| format!("{}: {}", report.node, node_outcome(&report.story)))
         .collect();
     match reports.is_empty() {
         true => String::new(),
@@ -109,8 +109,8 @@ fn nodes(refusal: &Refusal, is_listed: impl Fn(&Story) -> bool) -> String {
 }
 
 /// Describes the answer of one node.
-pub(crate) fn story(story: &Story) -> String {
-    match story {
+pub(crate) fn node_outcome(outcome: &Story) -> String {
+    match outcome {
         Story::Voted(Vote::Held {
             holder: by,
             remaining: Some(left),
@@ -123,7 +123,7 @@ pub(crate) fn story(story: &Story) -> String {
             short(round_up(*remaining))
         ),
         Story::Failed(error) => node_error(error),
-        story => story.to_string(),
+        outcome => outcome.to_string(),
     }
 }
 

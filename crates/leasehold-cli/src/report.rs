@@ -136,7 +136,7 @@ impl NodeJson {
             reports
                 .map(|report| Self {
                     node: report.node.clone(),
-                    error: messages::story(&report.story),
+                    error: messages::node_outcome(&report.story),
                 })
                 .collect()
         };
