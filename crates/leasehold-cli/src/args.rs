@@ -1,5 +1,5 @@
-//! What can be said on the command line. The help, the man page and the shell completions
-//! are made of this.
+//! The command line. The help, the manual pages and the shell completions are generated from
+//! these definitions.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,21 +7,35 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::outlet::EventsFd;
+use crate::output::EventsFd;
 
-/// What all commands have in common.
+const EXIT_CODES: &str = "\
+Exit codes:
+  64       wrong usage, or an enclosing `leasehold run` holds the lock
+  69       no majority of the nodes can be reached, or the nodes refuse this client
+  70       another failure, such as output that cannot be written
+  75       the lock is held by another process
+  79       the lease was lost
+  124      the time limit of the command (--at-most-for) was reached
+  126      the command cannot be executed
+  127      the command was not found
+  128 + n  signal n killed the command or ended the wait
+Otherwise, `run` exits with the exit code of the command. `break` exits with 1 if it broke nothing.";
+
+/// The program.
 #[derive(Parser)]
 #[command(
     name = "leasehold",
     version,
-    about = "Runs commands under a lock, on one machine or on many",
-    long_about = "Runs commands under a lock that is a lease: taken for a time, renewed while the \
-                  command runs, given back when it ends, and fenced with a token that only grows.\n\n\
-                  On one machine it works with nothing installed. On many, name one Redis or Valkey \
-                  server, or several independent ones, of which a majority must agree (Redlock).",
-    after_help = "Exit codes: the command's own; 128 + n if it died of signal n; 75 the lock is held \
-                  by another; 69 no majority of nodes can be reached; 79 the lease was lost; 124 the \
-                  time limit (--at-most-for) was reached; 64 wrong usage; 126 the command cannot be run; 127 it was not found.",
+    about = "Run commands under a lock, on one machine or on many",
+    long_about = "Run commands under a lock, on one machine or on many.\n\n\
+                  The lock is a lease. It is acquired for a limited time (TTL), renewed while the \
+                  command runs, and released when the command exits. Each lease has a fencing token \
+                  that is larger than the token of every earlier lease.\n\n\
+                  Without options, locks are stored in a file and work between the processes of one \
+                  user on one machine. To lock across machines, name one Redis or Valkey server, or \
+                  several independent servers of which a majority must agree (Redlock).",
+    after_help = EXIT_CODES,
     max_term_width = 100
 )]
 pub(crate) struct Cli {
@@ -31,48 +45,48 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Wait for the lock, run a command while holding it, give it back
+    /// Run a command while holding a lock
     Run(Run),
-    /// Take the lock and leave it taken, for scripts
+    /// Acquire a lock and print the lease, for scripts
     Acquire(Acquire),
-    /// Keep a lock that `acquire` took for another TTL
+    /// Extend a lease from `acquire` by another TTL
     Extend(Extend),
-    /// Give a lock that `acquire` took back
+    /// Release a lease from `acquire`
     Release(Release),
-    /// Show who holds a lock, on every node
+    /// Show the holder of a lock and the state of each node
     Show(Show),
-    /// List the locks that are held
+    /// List held locks
     Ls(Ls),
-    /// Take a lock away from its holder
+    /// Release a lock that another process holds
     Break(Break),
-    /// Record on new servers which of them belong together, so that they vote at once
+    /// Record on each server which nodes form the set, so that new servers vote at once
     Init(Init),
-    /// Print a completion script for a shell
+    /// Print a shell completion script
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page (roff), of all or of one command
+    /// Print a manual page (roff)
     Man {
-        /// The command; none: the page about all
+        /// The command. Default: the page of the whole program
         command: Option<String>,
     },
 }
 
-/// Where the locks are.
+/// Which nodes store the locks.
 #[derive(Args)]
 #[command(next_help_heading = "Nodes (default: the embedded store of this machine)")]
-pub(crate) struct Nodes {
+pub(crate) struct NodeArgs {
     /// A node: `redis://[user:pass@]host[:port][/db]`, `rediss://…`, `redis+unix:///path`,
-    /// `local:` or `local:/path`. May be given several times; a majority of them must agree
+    /// `local:` or `local:/path`. Repeat the option for several nodes; a majority must agree
     /// [env: LEASEHOLD_NODES, separated by commas]
     #[arg(long = "node", value_name = "URL", conflicts_with = "nodes_file")]
     pub(crate) node: Vec<String>,
-    /// A file of node URLs, one on each line, which only its owner may read (mode 0600) [env:
-    /// LEASEHOLD_NODES_FILE]
+    /// Read node URLs from this file, one per line. Only its owner may have access (mode 0600)
+    /// [env: LEASEHOLD_NODES_FILE]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nodes_file: Option<PathBuf>,
-    /// Put before every name
+    /// Prepend this text to every lock name
     #[arg(
         long,
         value_name = "TEXT",
@@ -82,24 +96,24 @@ pub(crate) struct Nodes {
         hide_env_values = true
     )]
     pub(crate) prefix: String,
-    /// How long a restarted node does not vote, or `off`; the same for all clients [default: 60s
-    /// for three nodes and more, else off]
+    /// How long a node does not vote after a restart, or `off`. All clients must use the same
+    /// value [default: 60s for three or more nodes, otherwise off]
     #[arg(long, value_name = "TIME", value_parser = guard, env = "LEASEHOLD_RESTART_GUARD",
           hide_env_values = true)]
     pub(crate) restart_guard: Option<Guard>,
-    /// Let nodes vote that have restarted not long ago: for the first start of a deployment
+    /// Let nodes vote even if they restarted recently. For the first start of a deployment
     #[arg(long, env = "LEASEHOLD_ASSUME_FRESH", hide_env_values = true,
           value_parser = clap::builder::FalseyValueParser::new())]
     pub(crate) assume_fresh: bool,
-    /// The certificate authority (PEM) of `rediss://` nodes [default: Mozilla's]
+    /// Certificate authority (PEM) for `rediss://` nodes [default: Mozilla's list]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           env = "LEASEHOLD_TLS_CA", hide_env_values = true)]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// The certificate (PEM) to show to `rediss://` nodes
+    /// Client certificate (PEM) for `rediss://` nodes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_key",
           env = "LEASEHOLD_TLS_CERT", hide_env_values = true)]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// The key (PEM) of that certificate
+    /// Private key (PEM) of the client certificate
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_cert",
           env = "LEASEHOLD_TLS_KEY", hide_env_values = true)]
     pub(crate) tls_key: Option<PathBuf>,
@@ -107,17 +121,17 @@ pub(crate) struct Nodes {
 
 /// How to wait for a lock.
 #[derive(Args)]
-pub(crate) struct Waiting {
-    /// Wait at most this long; a number without a unit is in seconds [default: for ever]
+pub(crate) struct WaitArgs {
+    /// Wait at most this long. A number without a unit is in seconds [default: no limit]
     #[arg(short, long, value_name = "TIME", value_parser = duration, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
-    /// Do not wait: exit with 75 if another holds the lock
+    /// Do not wait. Exit with 75 if another process holds the lock
     #[arg(short, long)]
     pub(crate) no_wait: bool,
-    /// The exit code when another holds the lock
+    /// Exit code when another process holds the lock
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::HELD)]
     pub(crate) conflict_exit_code: u8,
-    /// A text that tells others who holds the lock
+    /// Text to show to other processes as part of the holder
     #[arg(
         long,
         value_name = "TEXT",
@@ -129,18 +143,18 @@ pub(crate) struct Waiting {
 
 /// What to print about the lock.
 #[derive(Args)]
-pub(crate) struct Talk {
-    /// Print errors only. That another process holds the lock is not an error
+pub(crate) struct ReportArgs {
+    /// Print only errors. A lock that another process holds is not an error
     #[arg(short, long, conflicts_with_all = ["verbose", "json"])]
     pub(crate) quiet: bool,
     /// Print each step
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Print events as JSON instead of text, one on each line of stderr
+    /// Print events to stderr as JSON instead of text, one per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write events as JSON to this file descriptor, which must be open; stderr keeps the text.
-    /// The command does not inherit the descriptor
+    /// Write events as JSON to this open file descriptor. Text still goes to stderr, and the
+    /// command does not inherit the descriptor
     #[arg(long, value_name = "N", value_parser = EventsFd::open)]
     pub(crate) events_fd: Option<EventsFd>,
 }
@@ -149,10 +163,12 @@ pub(crate) struct Talk {
 #[command(
     override_usage = "leasehold run [OPTIONS] <NAME> [--] <COMMAND>...\n       \
                       leasehold run [OPTIONS] <NAME> -c <LINE>",
-    after_help = "The command gets LEASEHOLD_NAME, LEASEHOLD_TOKEN (larger than that of every earlier \
-                  holder) and LEASEHOLD_DEADLINE_MS (when the lease ends if it cannot be renewed, in \
-                  ms since 1970) in its environment. A `leasehold` inside it uses the same nodes.\n\n\
-                  Ctrl-Z while waiting leaves the line; after `fg` the wait starts again at its end."
+    after_help = "The environment of the command contains LEASEHOLD_NAME, LEASEHOLD_TOKEN (larger than \
+                  the token of every earlier holder) and LEASEHOLD_DEADLINE_MS (when the lease expires \
+                  unless it is renewed, in ms since 1970). A `leasehold` that the command starts uses \
+                  the same nodes.\n\n\
+                  Ctrl-Z during the wait gives up the place in line. After `fg`, the wait starts again \
+                  at the end of the line."
 )]
 pub(crate) struct Run {
     /// The lock's name
@@ -164,45 +180,46 @@ pub(crate) struct Run {
     /// If an enclosing `leasehold run` holds the lock, run the command under its lease
     #[arg(long, conflicts_with_all = ["at_most_for", "at_least_for"])]
     pub(crate) inherit: bool,
-    /// Run a line with `sh -c`
+    /// Run this line with `sh -c`
     #[arg(short = 'c', long = "command", value_name = "LINE")]
     pub(crate) line: Option<OsString>,
     #[command(flatten)]
-    pub(crate) waiting: Waiting,
-    /// How long the lock stays taken if this process dies with its machine; renewed every third
+    pub(crate) waiting: WaitArgs,
+    /// How long the lock stays held if this process or its machine fails. The lease is renewed every
+    /// third of this time
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
     pub(crate) ttl: Duration,
-    /// Stop the command after this time, and exit with 124
+    /// Stop the command after this time and exit with 124
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) at_most_for: Option<Duration>,
-    /// Keep the name taken so long from the start, even if the command ends earlier: once per
-    /// period, on however many machines
+    /// Keep the lock for at least this long, even if the command exits earlier. For jobs that run
+    /// once per period on one of many machines
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) at_least_for: Option<Duration>,
-    /// How long the command has to end between TERM and KILL; at most half the TTL [default:
-    /// 5s, or half the TTL]
+    /// Time between SIGTERM and SIGKILL, at most half the TTL [default: 5s, or half the TTL if
+    /// that is less]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
-    /// What to do when the lease is about to be lost
+    /// What to do when the lease is lost or cannot be renewed in time
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnLost::Kill)]
     pub(crate) on_lost: OnLost,
     #[command(flatten)]
-    pub(crate) talk: Talk,
+    pub(crate) report: ReportArgs,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
-    /// Stop the command: TERM before the deadline, KILL at it
+    /// Stop the command: SIGTERM before the deadline, SIGKILL at the deadline
     Kill,
-    /// Say so, and let the command go on unprotected
+    /// Print a warning and let the command continue without the lock
     Warn,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LeaseFormat {
-    /// Lines for `eval` in a shell
+    /// Shell commands for `eval`
     Export,
     /// One JSON object
     Json,
@@ -217,25 +234,25 @@ pub(crate) struct Acquire {
     /// The lock's name
     pub(crate) name: OsString,
     #[command(flatten)]
-    pub(crate) waiting: Waiting,
-    /// How long the lock stays taken; nobody renews it
+    pub(crate) waiting: WaitArgs,
+    /// How long the lock stays held. It is not renewed
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
     pub(crate) ttl: Duration,
-    /// How to print the lease
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = LeaseFormat::Export)]
     pub(crate) output: LeaseFormat,
     #[command(flatten)]
-    pub(crate) talk: Talk,
+    pub(crate) report: ReportArgs,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
-/// A lock that `acquire` took.
+/// A lease that `acquire` printed.
 #[derive(Args)]
 pub(crate) struct Owned {
     /// The lock's name
     pub(crate) name: OsString,
-    /// The owner that `acquire` printed; better in the environment, where others cannot see it
+    /// The owner that `acquire` printed. Other users can see an argument, but not the environment
     #[arg(
         long,
         value_name = "OWNER",
@@ -249,21 +266,22 @@ pub(crate) struct Owned {
 pub(crate) struct Extend {
     #[command(flatten)]
     pub(crate) owned: Owned,
-    /// How long the lock stays taken from now, at least: a lock that has more time left keeps it.
-    /// The default is the TTL that `acquire` set
+    /// How long the lock stays held, from now on. A lease that has more time left keeps it. The
+    /// default is the TTL of `acquire`, which sets LEASEHOLD_TTL
     #[arg(
         long,
         value_name = "TIME",
         env = "LEASEHOLD_TTL",
+        hide_env_values = true,
         value_parser = duration,
         default_value = "60s"
     )]
     pub(crate) ttl: Duration,
-    /// How to print the lease
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = LeaseFormat::Export)]
     pub(crate) output: LeaseFormat,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 #[derive(Args)]
@@ -271,14 +289,14 @@ pub(crate) struct Release {
     #[command(flatten)]
     pub(crate) owned: Owned,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// What fits on a line
+    /// The most important fields
     Table,
-    /// Everything
+    /// All fields
     Wide,
     /// JSON
     Json,
@@ -286,43 +304,43 @@ pub(crate) enum Format {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ListFormat {
-    /// What fits on a line
+    /// The most important fields
     Table,
-    /// Everything
+    /// All fields
     Wide,
     /// JSON
     Json,
-    /// The names only, one on each line
+    /// Only the names, one per line
     Name,
 }
 
-/// How often to print.
+/// Whether to print repeatedly.
 #[derive(Args)]
-pub(crate) struct Watching {
-    /// Print again at this interval until interrupted [default: 1s]
+pub(crate) struct WatchArgs {
+    /// Print repeatedly at this interval until interrupted [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = duration, num_args = 0..=1,
           default_missing_value = "1s")]
     pub(crate) watch: Option<Duration>,
 }
 
-/// `--watch NAME` means `--watch=1s NAME`: the time may be left out.
+/// Lets the user omit the time of `--watch`: `--watch NAME` means `--watch=1s NAME`.
 pub(crate) fn expand_watch(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<_> = args.collect();
-    let looks = matches!(
+    let has_watch = matches!(
         args.get(1).and_then(|arg| arg.to_str()),
         Some("show" | "ls")
     );
     for index in 2..args.len() {
         let next = args.get(index + 1).and_then(|next| next.to_str());
         let time = next.is_some_and(|next| duration(next).is_ok());
-        if looks && args[index] == "--watch" && !time {
+        if has_watch && args[index] == "--watch" && !time {
             args[index] = "--watch=1s".into();
         }
     }
     args
 }
 
-/// Whether the output of a command line that could not be parsed is for `eval`.
+/// Whether a shell will `eval` the output of this command line, which could not be parsed.
 pub(crate) fn is_for_eval(args: &[OsString]) -> bool {
     let word = |index: usize| args.get(index).and_then(|arg| arg.to_str());
     let json = (2..args.len()).any(|index| match word(index) {
@@ -337,71 +355,71 @@ pub(crate) fn is_for_eval(args: &[OsString]) -> bool {
 pub(crate) struct Show {
     /// The lock's name
     pub(crate) name: OsString,
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
     pub(crate) output: Format,
     #[command(flatten)]
-    pub(crate) watching: Watching,
+    pub(crate) watching: WatchArgs,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 #[derive(Args)]
 pub(crate) struct Ls {
-    /// Which names: `*` is any text, `?` any character
+    /// List names that match this pattern. `*` matches any text and `?` any character
     #[arg(default_value = "*")]
     pub(crate) pattern: String,
-    /// How to print them
+    /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = ListFormat::Table)]
     pub(crate) output: ListFormat,
-    /// Print the table without its first line
+    /// Omit the header line of the table
     #[arg(long)]
     pub(crate) no_headers: bool,
     #[command(flatten)]
-    pub(crate) watching: Watching,
+    pub(crate) watching: WatchArgs,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 #[derive(Args)]
 #[command(
-    after_help = "Run it once for new servers, before the first client. All of them must be reachable. \
-                  Do not run it with --assume-fresh after a restart: leases may be running that the servers have \
-                  forgotten."
+    after_help = "Run this command once for new servers, before the first client connects. All servers must \
+                  be reachable. The record applies only to clients with the same --prefix. Do not use --assume-fresh after a restart: the servers may have forgotten \
+                  leases that are still in use."
 )]
 pub(crate) struct Init {
-    /// Put these nodes and values in place of those on record: to add nodes, to replace a server
-    /// that is gone, or to change a value. Clients of the old set are refused and lose their
-    /// leases; the nodes vote when none of those leases can run
+    /// Replace the recorded nodes and values with these: to add nodes, to replace a server that
+    /// failed, or to change a value. Clients of the old set are refused and lose their leases.
+    /// The nodes vote when all leases of the old set have expired
     #[arg(long)]
     pub(crate) replace: bool,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
 #[derive(Args)]
 pub(crate) struct Break {
     /// The lock's name
     pub(crate) name: OsString,
-    /// The owner's id, as `show` prints it: no other holder loses the lock. Without it, the
-    /// holder is shown and a confirmation asked for, on a terminal. A script must give --yes, too
+    /// Break the lock only if this owner holds it. `show` prints the owner's id. On a terminal,
+    /// the default is the current holder, and the command asks for confirmation
     #[arg(long, value_name = "ID")]
     pub(crate) owner: Option<String>,
-    /// Do not ask for confirmation; needs --owner. Required in a script
+    /// Do not ask for confirmation. Needs --owner, and is required in a script
     #[arg(short, long, action = ArgAction::SetTrue)]
     pub(crate) yes: bool,
     #[command(flatten)]
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: NodeArgs,
 }
 
-/// How long a restarted node does not vote.
+/// How long a node does not vote after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Guard {
     Off,
     For(Duration),
 }
 
-/// A time, or `off`.
+/// Parses a duration or `off`.
 fn guard(text: &str) -> Result<Guard, String> {
     match text {
         "off" => Ok(Guard::Off),
@@ -409,7 +427,7 @@ fn guard(text: &str) -> Result<Guard, String> {
     }
 }
 
-/// `30s`, `1h 30m`, `250ms`; a number without a unit is in seconds.
+/// Parses a duration such as `30s`, `1h 30m` or `250ms`. A number without a unit is in seconds.
 fn duration(text: &str) -> Result<Duration, String> {
     const EXAMPLES: &str = "examples: 30 (seconds), 250ms, 5m, 1h 30m";
     if text

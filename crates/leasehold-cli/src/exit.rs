@@ -1,37 +1,37 @@
-//! Exit codes, and which outcome has which.
+//! The exit codes and the errors that lead to them.
 
 use std::process::ExitCode;
 
 use leasehold::{Error, Invalid};
 
-use crate::words;
+use crate::messages;
 
 /// Wrong usage (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
-/// No majority of nodes can be reached (`EX_UNAVAILABLE`).
+/// No majority of the nodes can be reached (`EX_UNAVAILABLE`).
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// Something that should not happen: a failed write, a signal that cannot be waited for.
+/// An internal failure, such as a failed write (`EX_SOFTWARE`).
 pub(crate) const INTERNAL: u8 = 70;
-/// The lock is held by another (`EX_TEMPFAIL`).
+/// Another process holds the lock (`EX_TEMPFAIL`).
 pub(crate) const HELD: u8 = 75;
 /// The lease was lost.
 pub(crate) const LOST: u8 = 79;
-/// The command was stopped at its time limit, as `timeout` reports it.
+/// The command was stopped at its time limit. `timeout` uses the same code.
 pub(crate) const TIME_LIMIT: u8 = 124;
-/// There is nothing to break.
+/// `break` broke nothing.
 pub(crate) const NOTHING: u8 = 1;
-/// As a shell: the command was found but cannot be run.
+/// The command was found but cannot be executed. Shells use the same code.
 pub(crate) const CANNOT_RUN: u8 = 126;
-/// As a shell: there is no such command.
+/// The command was not found. Shells use the same code.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// Why a command ends early: what to say, and the exit code.
+/// The reason why this process exits, with its exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
-    /// Nothing if there is nothing to say.
+    /// The error message. Empty if nothing is to be printed.
     pub(crate) text: String,
-    /// Contention, which is not an error.
+    /// Another process holds the lock, which is not an error.
     pub(crate) held: bool,
 }
 
@@ -58,7 +58,7 @@ impl From<Error> for Failure {
             Error::Invalid(_) => USAGE,
             _ => INTERNAL,
         };
-        Self::new(code, words::error(&error))
+        Self::new(code, messages::error(&error))
     }
 }
 
@@ -68,10 +68,10 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// As a shell: 128 + the signal's number.
+/// 128 + the number of the signal, as in a shell.
 pub(crate) fn by_signal(number: i32) -> u8 {
     u8::try_from(128 + number).unwrap_or(u8::MAX)
 }
 
-/// What a command came to.
+/// The result of a command of this program.
 pub(crate) type Outcome = Result<ExitCode, Failure>;

@@ -1,4 +1,4 @@
-//! Completions and manual pages, made of the definition of the command line.
+//! Completions and manual pages, generated from the definition of the command line.
 
 use std::process::ExitCode;
 
@@ -7,12 +7,12 @@ use clap_complete::Shell;
 
 use crate::args::Cli;
 use crate::exit::{Failure, Outcome};
-use crate::talk::print;
+use crate::report::print_stdout;
 
 pub(crate) fn completions(shell: Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
-    print(&script)?;
+    print_stdout(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn man(of: Option<&str>) -> Outcome {
     };
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;
-    print(&page)?;
+    print_stdout(&page)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -34,7 +34,7 @@ fn page_of(all: &Command, name: &str) -> Result<Command, Failure> {
     match one {
         Some(one) => Ok(one.clone()),
         None => Err(Failure::usage(format!(
-            "there is no command `{name}`; see `leasehold help`"
+            "unknown command `{name}`; see `leasehold help`"
         ))),
     }
 }

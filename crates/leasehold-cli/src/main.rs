@@ -1,20 +1,20 @@
 //! `leasehold`: runs commands under a lock.
 
+mod acquire;
 mod args;
-mod breaking;
+mod break_lock;
 mod exit;
 mod generate;
 mod init;
+mod messages;
 mod nested;
 mod nodes;
-mod outlet;
+mod output;
+mod report;
 mod run;
 mod script;
 mod show;
 mod signals;
-mod talk;
-mod waiting;
-mod words;
 
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are no errors. If they cannot be printed, nobody reads them.
+            // Help and version are not errors. A closed output is not one either.
             let _ = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
@@ -44,11 +44,11 @@ fn main() -> ExitCode {
     };
     let code = dispatch(cli.command).unwrap_or_else(|failure| {
         if !failure.text.is_empty() {
-            talk::say(format!("error: {}", failure.text));
+            report::print_message(format!("error: {}", failure.text));
         }
         ExitCode::from(failure.code)
     });
-    outlet::finish_writing();
+    output::finish_writing();
     code
 }
 
@@ -62,12 +62,13 @@ fn dispatch(command: Command) -> Outcome {
         Command::Release(args) => block_on(script::release(args)),
         Command::Show(args) => block_on(show::show(args)),
         Command::Ls(args) => block_on(show::ls(args)),
-        Command::Break(args) => block_on(breaking::break_lock(args)),
+        Command::Break(args) => block_on(break_lock::break_lock(args)),
         Command::Init(args) => block_on(init::init(args)),
     }
 }
 
-/// On this thread: the command is told when the thread that started it dies.
+/// Runs the future on the main thread. On Linux the command gets a signal when the thread that
+/// started it ends, so that thread must live as long as this process.
 fn block_on(work: impl Future<Output = Outcome>) -> Outcome {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

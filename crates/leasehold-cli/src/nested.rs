@@ -1,30 +1,30 @@
-//! A `leasehold` inside a command that another `leasehold run` started.
+//! A `leasehold` that runs inside the command of another `leasehold run`.
 
 use std::ffi::OsString;
 
 use leasehold::node::Vote;
 use leasehold::{Holder, Refusal, Story};
 
-/// The owner ids of all leases that a command runs under, separated by commas, the outermost
-/// first. An owner id names one lease among those of all locks on all nodes. A token does not:
-/// two names may have equal tokens. Owner ids are not secret.
+/// The owner ids of all leases that a command runs under, separated by commas, outermost first.
+/// An owner id is unique among the leases of all locks on all nodes. A token is not: two locks
+/// may have equal tokens. Owner ids are not secret.
 const HELD: &str = "LEASEHOLD_HELD";
 /// The owner of a lease that a script acquired.
 const OWNER: &str = "LEASEHOLD_OWNER";
 
-/// The leases that this process runs under, by their owner ids.
+/// The owner ids of the leases that this process runs under.
 #[derive(Clone)]
 pub(crate) struct Enclosing(Vec<String>);
 
 impl Enclosing {
-    /// Those of all enclosing `leasehold run`s.
+    /// The leases of all enclosing `leasehold run` processes.
     pub(crate) fn runs() -> Self {
         let text = std::env::var(HELD).unwrap_or_default();
         let ids = text.split(',').filter(|id| !id.is_empty());
         Self(ids.map(str::to_owned).collect())
     }
 
-    /// Those, and one that the script acquired which this process is part of.
+    /// As [`runs`](Self::runs), plus the lease that the enclosing script acquired.
     pub(crate) fn runs_and_script() -> Self {
         let Self(mut ids) = Self::runs();
         let owner = std::env::var(OWNER).unwrap_or_default();
@@ -32,8 +32,8 @@ impl Enclosing {
         Self(ids)
     }
 
-    /// The token of the enclosing lease that holds the lock, if a majority of the nodes names
-    /// the same one as the holder.
+    /// The token of the enclosing lease that holds the lock, if a majority of the nodes reports
+    /// that lease as the holder.
     pub(crate) fn holder(&self, refusal: &Refusal) -> Option<u64> {
         self.0.iter().find_map(|id| {
             let named = refusal
@@ -53,7 +53,7 @@ impl Enclosing {
         })
     }
 
-    /// The variable for a command that also runs under the lease with this owner id.
+    /// The variable for a command that runs under these leases and the one with this owner id.
     pub(crate) fn with(&self, owner_id: String) -> (&'static str, Option<OsString>) {
         let Self(mut ids) = self.clone();
         ids.push(owner_id);

@@ -1,4 +1,4 @@
-//! Which nodes to use: arguments, a file, the environment, or the embedded store.
+//! Finds out which nodes to use: from arguments, a file, the environment, or the default.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -7,40 +7,40 @@ use std::time::Duration;
 
 use leasehold::{Builder, Client, Options};
 
-use crate::args::{Guard, Nodes};
+use crate::args::{Guard, NodeArgs};
 use crate::exit::Failure;
-use crate::talk::say;
+use crate::report::print_message;
 
 /// The variable that names the nodes.
 const VARIABLE: &str = "LEASEHOLD_NODES";
 /// The variable that names a file of nodes.
 const FILE_VARIABLE: &str = "LEASEHOLD_NODES_FILE";
-/// Set for a command whose `leasehold run` has nodes that are not passed on to it.
+/// Set for a command if the nodes of its `leasehold run` are not passed on to it.
 const HIDDEN: &str = "LEASEHOLD_NODES_HIDDEN";
-/// The library's default, at most the restart guard.
-const LOOKING_TTL: Duration = Duration::from_secs(10);
+/// The default TTL of the library.
+const INSPECTING_TTL: Duration = Duration::from_secs(10);
 
-/// The nodes that were chosen, with the options that all their clients must agree on.
+/// The chosen nodes, with the options that all their clients must agree on.
 pub(crate) struct Deployment<'a> {
-    args: &'a Nodes,
+    args: &'a NodeArgs,
     urls: Vec<String>,
     source: Source,
 }
 
-/// Where the nodes were named.
+/// Where the URLs of the nodes come from.
 enum Source {
     Default,
     Urls,
     File(PathBuf),
 }
 
-impl Nodes {
-    /// A client that acquires nothing: to look, to release and to break. It needs no TTL, so no
-    /// restart guard is too short for it.
-    pub(crate) fn looking_client(&self) -> Result<Client, Failure> {
+impl NodeArgs {
+    /// A client that does not acquire locks: to inspect, release and break them. Its TTL is not
+    /// used, so a short restart guard must not cause an error.
+    pub(crate) fn inspecting_client(&self) -> Result<Client, Failure> {
         let options = Options::default();
         match self.restart_guard {
-            Some(Guard::For(guard)) => self.client(options.ttl(guard.min(LOOKING_TTL))),
+            Some(Guard::For(guard)) => self.client(options.ttl(guard.min(INSPECTING_TTL))),
             _ => self.client(options),
         }
     }
@@ -50,7 +50,7 @@ impl Nodes {
         self.resolve()?.client(options)
     }
 
-    /// Finds out which nodes these are.
+    /// Reads the URLs of the nodes.
     pub(crate) fn resolve(&self) -> Result<Deployment<'_>, Failure> {
         let (source, urls) = self.urls()?;
         Ok(Deployment {
@@ -63,10 +63,16 @@ impl Nodes {
     fn urls(&self) -> Result<(Source, Vec<String>), Failure> {
         if !self.node.is_empty() {
             if self.node.iter().any(|url| has_password(url)) {
-                say(format!(
-                    "warning: every user of this machine can see a password in an argument; put \
-                     the nodes into {VARIABLE} or a --nodes-file"
+                print_message(format!(
+                    "warning: a password in an argument is visible to all users of this machine; \
+                     put the nodes into {VARIABLE} or a --nodes-file"
                 ));
+            }
+            if self.node.iter().any(|url| is_list(url)) {
+                return Err(Failure::usage(format!(
+                    "--node takes one URL; repeat it for each server (only {VARIABLE} is separated \
+                     by commas)"
+                )));
             }
             return Ok((Source::Urls, self.node.clone()));
         }
@@ -86,12 +92,12 @@ impl Nodes {
                 let urls = from_file(&path)?;
                 Ok((Source::File(path), urls))
             }
-            // The embedded store would exclude nobody who uses the nodes of the outer command.
+            // The embedded store would not exclude clients of the nodes of the outer command.
             (Err(_), None) if std::env::var_os(HIDDEN).is_some() => Err(Failure::usage(
-                "the nodes of the enclosing `leasehold run` contain a password (or a comma) and are \
-                 not passed on to its command\nnext: put them into a file that only you can read, and give \
-                 --nodes-file to the outer `leasehold`, which passes it on, or here (`--node \
-                 local:` is the embedded store)",
+                "the node URLs of the enclosing `leasehold run` contain a password (or a comma), so they \
+                 are not passed on to its command\nnext: put the URLs into a file with mode 0600, and use \
+                 --nodes-file with the enclosing `leasehold run`, which passes it on, or with this \
+                 command (to use the embedded store: `--node local:`)",
             )),
             (Err(_), None) => Ok((Source::Default, vec!["local:".to_owned()])),
         }
@@ -104,7 +110,7 @@ impl Deployment<'_> {
         Ok(self.builder()?.options(options).build()?)
     }
 
-    /// The description of a client of these nodes.
+    /// A builder for clients of these nodes.
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
         let args = self.args;
         let mut builder = Client::builder().nodes(&self.urls);
@@ -125,9 +131,9 @@ impl Deployment<'_> {
         Ok(builder.prefix(&args.prefix))
     }
 
-    /// The environment in which another `leasehold` uses the same nodes in the same way: the
-    /// variables to set, and those to remove. It contains no password. (`--assume-fresh` is not
-    /// part of it: that was true when this process started, and need not be later.)
+    /// The variables to set or to remove so that another `leasehold` uses the same nodes with the
+    /// same options. They contain no password. `--assume-fresh` is not passed on: servers that were
+    /// new when this process started may have restarted since.
     pub(crate) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
         let (mut urls, mut file, mut hidden) = (None, None, None);
         match &self.source {
@@ -160,16 +166,21 @@ impl Deployment<'_> {
     }
 }
 
-/// The command may change its directory.
+/// Makes a path absolute, because the command may change its working directory.
 fn absolute(path: &Path) -> OsString {
     let absolute = std::path::absolute(path);
     absolute.unwrap_or_else(|_| path.to_owned()).into()
 }
 
-/// Whether a URL cannot be put into [`VARIABLE`] for the command: it contains a password, or a
-/// comma, which separates URLs there.
+/// Whether a URL cannot be passed on in [`VARIABLE`], because it contains a password, or a comma,
+/// which separates URLs there.
 fn is_private(url: &str) -> bool {
     has_password(url) || url.contains(',')
+}
+
+/// Whether an argument contains several URLs of servers.
+fn is_list(argument: &str) -> bool {
+    argument.split(',').skip(1).any(|url| url.contains("://"))
 }
 
 fn from_variable(text: &str) -> Result<Vec<String>, Failure> {
@@ -180,7 +191,7 @@ fn from_variable(text: &str) -> Result<Vec<String>, Failure> {
         .collect();
     match urls.is_empty() {
         true => Err(Failure::usage(format!(
-            "{VARIABLE} is set but names no node; unset it to use the embedded store"
+            "{VARIABLE} is set but contains no URL; unset it to use the embedded store"
         ))),
         false => Ok(urls),
     }
@@ -189,22 +200,22 @@ fn from_variable(text: &str) -> Result<Vec<String>, Failure> {
 fn from_file(path: &Path) -> Result<Vec<String>, Failure> {
     let unreadable = |error| {
         Failure::usage(format!(
-            "cannot read --nodes-file {}: {error}",
+            "cannot read the nodes file {}: {error}",
             path.display()
         ))
     };
     let mode = std::fs::metadata(path).map_err(unreadable)?.mode();
     if mode & 0o077 != 0 {
         return Err(Failure::usage(format!(
-            "--nodes-file {} can be read by others (mode {:04o}) and may hold passwords; run \
-             `chmod 600 {0}`",
+            "the nodes file {} may contain passwords but other users have access to it (mode \
+             {:04o}); run `chmod 600 {0}`",
             path.display(),
             mode & 0o7777
         )));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let lines = text.lines().map(str::trim);
-    // `#` begins a comment, but may be part of a URL.
+    // `#` starts a comment only after a space: it may be part of a URL.
     let lines = lines.map(|line| line.split_once(" #").map_or(line, |(url, _)| url.trim()));
     let urls: Vec<_> = lines
         .filter(|line| !line.is_empty() && !line.starts_with('#'))
@@ -212,14 +223,14 @@ fn from_file(path: &Path) -> Result<Vec<String>, Failure> {
         .collect();
     match urls.is_empty() {
         true => Err(Failure::usage(format!(
-            "--nodes-file {} names no node; write one URL on each line",
+            "the nodes file {} contains no URL; write one URL per line",
             path.display()
         ))),
         false => Ok(urls),
     }
 }
 
-/// Whether a URL carries a password: `scheme://user:password@host` or `?pass=…`.
+/// Whether a URL contains a password: `scheme://user:password@host` or `?pass=…`.
 fn has_password(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else {
         return false;

@@ -1,4 +1,4 @@
-//! Locks for scripts: taken by one process, given back by another.
+//! `acquire`, `extend` and `release`: leases for scripts.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,15 +8,15 @@ use std::time::{Duration, SystemTime};
 use leasehold::{Detached, Error, LockState, Moment, Name, Options, Released};
 use serde::Serialize;
 
+use crate::acquire::{Acquired, LockRequest, enclosed, shut_down};
 use crate::args::{Acquire, Extend, LeaseFormat, Owned, Release};
 use crate::exit::{Failure, INTERNAL, LOST, Outcome};
+use crate::messages;
 use crate::nested::Enclosing;
-use crate::signals::Listening;
-use crate::talk::{self, Reader, Reporter, millis, unix_ms};
-use crate::waiting::{Taken, Wanted, break_off, enclosed};
-use crate::words;
+use crate::report::{self, Reporter, Stdout, millis, unix_ms};
+use crate::signals::SignalStreams;
 
-/// A lease as it is printed.
+/// The JSON output.
 #[derive(Serialize)]
 struct Printed<'a> {
     name: String,
@@ -27,8 +27,8 @@ struct Printed<'a> {
 }
 
 pub(crate) async fn acquire(args: Acquire) -> Outcome {
-    let reporter = Reporter::new(&args.talk, args.name.to_string_lossy().into_owned());
-    match take_and_print(&args, &reporter).await {
+    let reporter = Reporter::new(&args.report, args.name.to_string_lossy().into_owned());
+    match acquire_and_print(&args, &reporter).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
             reporter.fail(&failure);
@@ -40,22 +40,22 @@ pub(crate) async fn acquire(args: Acquire) -> Outcome {
     }
 }
 
-/// Prints a line that fails in `eval`: `eval` of nothing succeeds. If stdout is closed, `eval` has
-/// no result anyway.
+/// Prints a command that fails in `eval`, because `eval` of an empty text succeeds. An error of
+/// stdout is ignored: nothing reads the output then.
 pub(crate) fn fail_eval(code: u8) {
-    let _ = talk::print(format!("(exit {code})\n").as_bytes());
+    let _ = report::print_stdout(format!("(exit {code})\n").as_bytes());
 }
 
-async fn take_and_print(args: &Acquire, reporter: &Reporter) -> Result<(), Failure> {
+async fn acquire_and_print(args: &Acquire, reporter: &Reporter) -> Result<(), Failure> {
     if args.output == LeaseFormat::Export && args.waiting.conflict_exit_code == 0 {
         return Err(Failure::usage(
-            "-E 0 cannot be used with the output for `eval`: a script would go on without the lock \
-             as if it had acquired it; use another code, or -o json",
+            "-E 0 cannot be used with `-o export`: `eval` would succeed and the script would continue \
+             without the lock; use another exit code, or -o json",
         ));
     }
     let options = args.waiting.options(Options::default().ttl(args.ttl));
     let options = options.detached().without_renewal();
-    let wanted = Wanted {
+    let request = LockRequest {
         name: &args.name,
         nodes: &args.nodes.resolve()?,
         options,
@@ -64,26 +64,26 @@ async fn take_and_print(args: &Acquire, reporter: &Reporter) -> Result<(), Failu
         reporter,
         started: Moment::now(),
     };
-    let (client, lease) = match wanted.take(&mut Listening::start()?).await? {
-        Taken::Lease(client, lease) => (client, lease),
-        Taken::Enclosed(token) => return Err(enclosed(reporter.name(), token)),
+    let (client, lease) = match request.acquire(&mut SignalStreams::start()?).await? {
+        Acquired::Lease(client, lease) => (client, lease),
+        Acquired::Enclosed(token) => return Err(enclosed(reporter.name(), token)),
     };
-    let waited = Moment::now().saturating_duration_since(wanted.started);
+    let waited = Moment::now().saturating_duration_since(request.started);
     reporter.acquired(&lease, waited);
     let remaining = lease.remaining();
     let lease = lease.detach().await?;
     let printed = match print(&args.name, &lease, args.ttl, remaining, args.output) {
-        Ok(Reader::HasLeft) => Err(Failure::new(
+        Ok(Stdout::Closed) => Err(Failure::new(
             INTERNAL,
-            "the output was closed before the owner was printed; the lock was released",
+            "stdout was closed before the lease was printed; the lock was released",
         )),
         printed => printed,
     };
     if printed.is_err() {
-        // The owner is not known to anyone who could release it.
+        // The caller does not know the owner and could not release the lock.
         let _ = lease.release().await;
     }
-    break_off(&client).await;
+    shut_down(&client).await;
     printed.map(|_| ())
 }
 
@@ -114,7 +114,7 @@ async fn extend_and_print(args: &Extend) -> Outcome {
 
 pub(crate) async fn release(args: Release) -> Outcome {
     args.owned.check()?;
-    let client = args.nodes.looking_client()?;
+    let client = args.nodes.inspecting_client()?;
     let lease = client
         .mutex(args.owned.name.as_bytes())
         .detached(&args.owned.owner)?;
@@ -128,37 +128,37 @@ pub(crate) async fn release(args: Release) -> Outcome {
         }
         Err(error) => Some(error.into()),
     };
-    break_off(&client).await;
+    shut_down(&client).await;
     failure.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
-/// Why there was nothing to extend or release: whose the lock is by now, if that is known.
+/// The error for a lease that has ended, with the current holder if there is one.
 fn not_owned(name: &Name, token: u64, now: LockState<'_>) -> Failure {
     let text = match now {
         LockState::Held(lock) => format!(
             "not the owner of `{name}`: it is held by {} (owner {}); the lease with token {token} \
-             has ended, or is of another lock",
-            words::holder_of(lock),
+             has ended, or belongs to another lock",
+            messages::holder_of(lock),
             lock.owner_id()
         ),
         LockState::NotHeld => format!(
-            "`{name}` is not held: the lease with token {token} expired, was released or was \
-             broken before"
+            "`{name}` is not held: the lease with token {token} has expired, or was released or \
+             broken"
         ),
-        _ => format!("the lease on `{name}` with token {token} has ended before"),
+        _ => format!("the lease on `{name}` with token {token} has ended"),
     };
     Failure::new(LOST, text)
 }
 
 impl Owned {
-    /// The owner in the environment is of the lock in the environment.
+    /// Checks that an owner from the environment belongs to this lock.
     fn check(&self) -> Result<(), Failure> {
         let of = std::env::var_os("LEASEHOLD_NAME");
         let given = std::env::var("LEASEHOLD_OWNER").is_ok_and(|owner| owner == self.owner);
         match of.filter(|of| given && *of != self.name) {
             None => Ok(()),
             Some(of) => Err(Failure::usage(format!(
-                "LEASEHOLD_OWNER is the owner of `{}` (LEASEHOLD_NAME), not of `{}`; give --owner",
+                "LEASEHOLD_OWNER is the owner of `{}` (LEASEHOLD_NAME), not of `{}`; use --owner",
                 of.to_string_lossy(),
                 self.name.to_string_lossy()
             ))),
@@ -172,7 +172,7 @@ fn print(
     ttl: Duration,
     remaining: Duration,
     format: LeaseFormat,
-) -> Result<Reader, Failure> {
+) -> Result<Stdout, Failure> {
     let printed = Printed {
         name: name.to_string_lossy().into_owned(),
         owner: lease.owner(),
@@ -202,10 +202,10 @@ fn print(
         }
     }
     text.push(b'\n');
-    Ok(talk::print(&text)?)
+    Ok(report::print_stdout(&text)?)
 }
 
-/// For a shell: in single quotes, in which nothing but a single quote means anything.
+/// Quotes a value for a shell. Within single quotes only the single quote is special.
 fn quoted(value: &[u8]) -> Vec<u8> {
     let mut text = vec![b'\''];
     for &byte in value {
@@ -223,7 +223,7 @@ mod tests {
     use super::quoted;
 
     #[test]
-    fn a_shell_reads_back_what_was_quoted() {
+    fn quoted_values_survive_a_shell() {
         for value in ["plain", "it's $HOME `x` \"y\" \\", "a\nb", ""] {
             let script = [b"printf %s ", &*quoted(value.as_bytes())].concat();
             let script = String::from_utf8(script).unwrap();

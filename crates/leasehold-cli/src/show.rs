@@ -1,4 +1,4 @@
-//! `show` and `ls`: who holds what.
+//! `show` and `ls`: inspect locks.
 
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
@@ -11,16 +11,16 @@ use leasehold::{Client, Inspection, Listing, LockState, Sighting};
 use serde::Serialize;
 use wildmatch::WildMatch;
 
-use crate::args::{Format, ListFormat, Ls, Show, Watching};
+use crate::args::{Format, ListFormat, Ls, Show, WatchArgs};
 use crate::exit::{Failure, Outcome, UNAVAILABLE};
-use crate::talk::{HolderJson, Reader, millis, print, say, short};
-use crate::words;
+use crate::messages;
+use crate::report::{HolderJson, Stdout, millis, print_message, print_stdout, short};
 
-/// One lock, for machines.
+/// A lock in the JSON output.
 #[derive(Serialize)]
 struct LockJson {
     name: String,
-    /// `None`: not enough nodes answer to tell.
+    /// `None` if not enough nodes answered.
     held: Option<bool>,
     state: &'static str,
     owner: Option<String>,
@@ -32,7 +32,7 @@ struct LockJson {
     nodes: Vec<NodeJson>,
 }
 
-/// What one node says, for machines.
+/// The answer of one node in the JSON output.
 #[derive(Serialize)]
 struct NodeJson {
     node: String,
@@ -43,7 +43,7 @@ struct NodeJson {
 }
 
 pub(crate) async fn show(args: Show) -> Outcome {
-    let client = args.nodes.looking_client()?;
+    let client = args.nodes.inspecting_client()?;
     repeat(&args.watching, args.output == Format::Json, async || {
         let inspection = client.inspect(args.name.as_bytes()).await?;
         let text = match args.output {
@@ -56,7 +56,7 @@ pub(crate) async fn show(args: Show) -> Outcome {
 }
 
 pub(crate) async fn ls(args: Ls) -> Outcome {
-    let client = args.nodes.looking_client()?;
+    let client = args.nodes.inspecting_client()?;
     let pattern = WildMatch::new(&args.pattern);
     repeat(
         &args.watching,
@@ -64,8 +64,8 @@ pub(crate) async fn ls(args: Ls) -> Outcome {
         async || {
             let Listing { locks, missing, .. } = listed(&client, &pattern).await?;
             for (node, error) in missing {
-                let error = words::node_error(&error);
-                say(format!("warning: {node} did not answer ({error})"));
+                let error = messages::node_error(&error);
+                print_message(format!("warning: {node} did not answer ({error})"));
             }
             let names = || locks.iter().map(|lock| format!("{}\n", lock.name));
             let text = match args.output {
@@ -80,7 +80,7 @@ pub(crate) async fn ls(args: Ls) -> Outcome {
     .await
 }
 
-/// Names are listed, and matched, as they would be given: without the prefix.
+/// Lists the locks whose names match. Names do not include the prefix.
 async fn listed(client: &Client, pattern: &WildMatch) -> Result<Listing, Failure> {
     let mut all = client.inspect_all().await?;
     all.locks
@@ -88,17 +88,17 @@ async fn listed(client: &Client, pattern: &WildMatch) -> Result<Listing, Failure
     Ok(all)
 }
 
-/// Prints once, or at an interval while the output is read.
+/// Prints once, or repeatedly at an interval until stdout is closed.
 async fn repeat(
-    watching: &Watching,
-    for_machines: bool,
+    watching: &WatchArgs,
+    is_json: bool,
     look: impl AsyncFn() -> Result<(String, bool), Failure>,
 ) -> Outcome {
     loop {
         let (text, conclusive) = look().await?;
         let mut page = String::new();
-        if watching.watch.is_some() && std::io::stdout().is_terminal() && !for_machines {
-            // From the top, on an empty screen.
+        if watching.watch.is_some() && std::io::stdout().is_terminal() && !is_json {
+            // Clears the screen.
             page += "\x1b[H\x1b[2J";
         }
         for line in text.lines() {
@@ -109,8 +109,8 @@ async fn repeat(
             true => ExitCode::SUCCESS,
             false => ExitCode::from(UNAVAILABLE),
         };
-        match (print(page.as_bytes())?, watching.watch) {
-            (Reader::Reads, Some(pause)) => {
+        match (print_stdout(page.as_bytes())?, watching.watch) {
+            (Stdout::Open, Some(pause)) => {
                 tokio::time::sleep(pause.max(Duration::from_millis(10))).await;
             }
             _ => return Ok(code),
@@ -118,7 +118,7 @@ async fn repeat(
     }
 }
 
-/// In one word.
+/// The state in one word.
 fn state(inspection: &Inspection) -> &'static str {
     match inspection.state() {
         LockState::Held(lock) if lock.holder.kept => "kept",
@@ -129,15 +129,15 @@ fn state(inspection: &Inspection) -> &'static str {
     }
 }
 
-/// In a sentence.
+/// The state with an explanation.
 fn state_text(inspection: &Inspection) -> String {
     match state(inspection) {
-        "kept" => "kept: released, and not free before its --at-least-for is over".to_owned(),
+        "kept" => "kept: released, but not free until its --at-least-for has passed".to_owned(),
         "split" => "not held: no owner has a majority of the nodes".to_owned(),
         "unknown" => {
             let missing: Vec<_> = inspection.missing().map(|(node, _)| node).collect();
             let missing = missing.join(", ");
-            format!("unknown: not enough nodes answer (missing: {missing})")
+            format!("unknown: not enough nodes answered (missing: {missing})")
         }
         state => state.to_owned(),
     }
@@ -217,13 +217,13 @@ fn node_text(seen: &Result<Option<Sighting>, NodeError>) -> String {
             let fence = lock
                 .fence
                 .map_or(String::new(), |fence| format!(", fence {fence}"));
-            format!(
-                "held by owner {}, {} left{fence}",
-                lock.owner_id(),
-                left(lock)
-            )
+            let left = match lock.remaining {
+                Some(left) => format!("{} left", short(left)),
+                None => "no TTL".to_owned(),
+            };
+            format!("held by owner {}, {left}{fence}", lock.owner_id())
         }
-        Err(error) => words::node_error(error),
+        Err(error) => messages::node_error(error),
     }
 }
 
@@ -253,7 +253,7 @@ fn since(lock: &Sighting) -> String {
 }
 
 fn left(lock: &Sighting) -> String {
-    lock.remaining.map_or("for ever".into(), short)
+    lock.remaining.map_or("no TTL".into(), short)
 }
 
 fn votes(inspection: &Inspection, lock: &Sighting) -> usize {
@@ -285,7 +285,7 @@ fn node_json((node, seen): &(String, Result<Option<Sighting>, NodeError>)) -> No
         owner: lock.map(Sighting::owner_id),
         remaining_ms: lock.and_then(|lock| lock.remaining).map(millis),
         fence: lock.and_then(|lock| lock.fence),
-        error: seen.as_ref().err().map(words::node_error),
+        error: seen.as_ref().err().map(messages::node_error),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Signals that arrive at this process.
+//! Signals that this process receives.
 
 use std::task::Poll;
 
@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// See [`Listening::forwarded`].
+/// See [`SignalStreams::forwarded`].
 const FORWARDED: [Signal; 6] = [
     Signal::SIGTERM,
     Signal::SIGINT,
@@ -16,34 +16,34 @@ const FORWARDED: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// All signals that are listened to from the start.
-pub(crate) struct Listening {
-    /// Passed on to the command; while waiting for the lock, they end the wait.
+/// The signals that this process handles from its start on.
+pub(crate) struct SignalStreams {
+    /// Signals that are forwarded to the command. During the wait for the lock, they end the wait.
     pub(crate) forwarded: Signals,
-    /// Ctrl-Z.
+    /// SIGTSTP (Ctrl-Z).
     pub(crate) stops: Signals,
-    /// This process was stopped, and has been continued.
+    /// SIGCONT: this process was stopped and has been continued.
     pub(crate) continues: Signals,
 }
 
-impl Listening {
-    /// From now on none of these has its default effect. Those that were ignored when this
-    /// process was started (by `nohup`, for one) stay so, also for the command.
+impl SignalStreams {
+    /// Installs the handlers. Signals that were ignored when this process started (for example
+    /// because of `nohup`) stay ignored, also for the command.
     pub(crate) fn start() -> std::io::Result<Self> {
         let ignored = ignored();
-        let heeded = |signal: &&Signal| ignored >> (**signal as i32 - 1) & 1 == 0;
-        let heeded =
-            |signals: &[Signal]| -> Vec<_> { signals.iter().filter(heeded).copied().collect() };
+        let handled = |signal: &&Signal| ignored >> (**signal as i32 - 1) & 1 == 0;
+        let handled =
+            |signals: &[Signal]| -> Vec<_> { signals.iter().filter(handled).copied().collect() };
         Ok(Self {
-            forwarded: Signals::of(&heeded(&FORWARDED))?,
-            stops: Signals::of(&heeded(&[Signal::SIGTSTP]))?,
+            forwarded: Signals::of(&handled(&FORWARDED))?,
+            stops: Signals::of(&handled(&[Signal::SIGTSTP]))?,
             continues: Signals::of(&[Signal::SIGCONT])?,
         })
     }
 
-    /// Whether this process was stopped and continued since the last that was noticed.
+    /// Whether this process was stopped and continued since the last call.
     pub(crate) async fn was_continued(&mut self) -> bool {
-        // Lets the runtime see signals that have arrived.
+        // Lets the runtime process signals that have arrived.
         tokio::task::yield_now().await;
         tokio::select! {
             biased;
@@ -53,7 +53,7 @@ impl Listening {
     }
 }
 
-/// Listens to several signals.
+/// A stream of several signals.
 pub(crate) struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
@@ -64,9 +64,9 @@ impl Signals {
         ))
     }
 
-    /// The next that arrives.
+    /// Waits for the next signal.
     ///
-    /// Cancel safety: none is lost.
+    /// Cancel safety: no signal is lost.
     pub(crate) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|cx| {
             for (signal, stream) in &mut self.0 {
@@ -80,7 +80,7 @@ impl Signals {
     }
 }
 
-/// The signals that are ignored, one bit each, as far as can be told.
+/// The mask of ignored signals. Without `/proc`, no signal counts as ignored.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -88,14 +88,14 @@ fn ignored() -> u64 {
         .unwrap_or(0)
 }
 
-/// Stops this process, or its group (0), until it is continued. Returns at once if no process
-/// could continue it.
-pub(crate) fn stop(whom: Pid) -> bool {
-    can_be_continued() && kill(whom, Signal::SIGSTOP).is_ok()
+/// Stops this process, or its group (0), until it is continued. Returns `false` at once if no
+/// process could continue it.
+pub(crate) fn stop(target: Pid) -> bool {
+    can_be_continued() && kill(target, Signal::SIGSTOP).is_ok()
 }
 
-/// Whether there is a shell with job control that could continue our process group if it stopped:
-/// an ancestor in another group of the same session.
+/// Whether a shell with job control could continue our process group: an ancestor in another group
+/// of the same session.
 pub(crate) fn can_be_continued() -> bool {
     use nix::unistd::{getpgid, getpgrp, getppid, getsid};
     const GENERATIONS: usize = 64;
@@ -127,10 +127,10 @@ fn parent_of(pid: Pid) -> Option<Pid> {
 mod tests {
     use super::*;
 
-    /// A signal that has arrived is noticed without a wait, once.
+    /// A signal that has arrived is reported once, without waiting.
     #[tokio::test]
-    async fn a_continued_process_knows_it() {
-        let mut signals = Listening {
+    async fn sigcont_is_noticed() {
+        let mut signals = SignalStreams {
             forwarded: Signals(Vec::new()),
             stops: Signals(Vec::new()),
             continues: Signals::of(&[Signal::SIGCONT]).expect("a listener"),

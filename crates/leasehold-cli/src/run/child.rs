@@ -1,4 +1,4 @@
-//! The command as a process: started in a group of its own, watched, signalled, reaped.
+//! The process of the command: starts it in its own process group, signals it and reaps it.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -11,26 +11,26 @@ use nix::unistd::Pid;
 
 use crate::exit::{self, Failure};
 
-/// A command that was started.
+/// A running command.
 pub(super) struct Child {
     pid: Pid,
 }
 
-/// How a command ended: with a code or by a signal.
+/// How a command ended: with an exit code or by a signal.
 #[derive(Clone, Copy)]
 pub(super) struct Ended {
     pub(super) code: Option<i32>,
     pub(super) signal: Option<Signal>,
 }
 
-/// What became of a command.
+/// A change of the state of a command.
 pub(super) enum Change {
     Ended(Ended),
     Stopped(Signal),
 }
 
 impl Ended {
-    /// The exit code that says so, as a shell has it.
+    /// The exit code that a shell would report.
     pub(super) fn code(self) -> u8 {
         match (self.code, self.signal) {
             (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
@@ -40,10 +40,10 @@ impl Ended {
     }
 }
 
-/// Variables to set, or to remove.
+/// Environment variables to set (`Some`) or to remove (`None`).
 pub(super) type Environment = Vec<(&'static str, Option<OsString>)>;
 
-/// Runs a command in place of this process. Returns only if that fails.
+/// Replaces this process with a command. Returns only if that fails.
 pub(super) fn exec(line: &[OsString], environment: &Environment) -> Failure {
     match command(line, environment) {
         Ok(mut command) => cannot_run(line, &command.exec()),
@@ -77,7 +77,7 @@ fn cannot_run(line: &[OsString], error: &std::io::Error) -> Failure {
 }
 
 impl Child {
-    /// Starts a command in a process group of its own.
+    /// Starts a command in a new process group.
     pub(super) fn spawn(line: &[OsString], environment: &Environment) -> Result<Self, Failure> {
         let mut command = command(line, environment)?;
         command.process_group(0);
@@ -98,15 +98,15 @@ impl Child {
         self.pid
     }
 
-    /// Signals the whole group: the command and what it started.
+    /// Sends a signal to the process group: the command and its descendants.
     pub(super) fn signal(&self, signal: Signal) {
-        // If nobody is left there, there is nobody to tell.
+        // Fails if the group has no processes left.
         let _ = killpg(self.pid, signal);
     }
 
-    /// Whether anybody is left in the group.
+    /// Whether the group has any processes left.
     pub(super) fn group_lives(&self) -> bool {
-        // What is left to us to wait for (as process 1 of a container, for one) is.
+        // Reaps orphans that were reparented to this process, for example as pid 1 of a container.
         let group = Pid::from_raw(-self.pid.as_raw());
         while matches!(
             waitpid(group, Some(WaitPidFlag::WNOHANG)),
@@ -115,7 +115,7 @@ impl Child {
         killpg(self.pid, None) != Err(Errno::ESRCH)
     }
 
-    /// What has become of the command, if anything. Does not wait.
+    /// The next change of the state of the command, if there is one. Does not block.
     pub(super) fn change(&self) -> Result<Option<Change>, Failure> {
         let flags = WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED;
         loop {
@@ -140,24 +140,25 @@ impl Child {
     }
 }
 
-/// If this process is killed, the command is told: nobody renews its lease any more. (The
-/// kernel tells it when the *thread* that started it ends, which here is the main one.)
+/// Makes the kernel send SIGTERM to the command if this process is killed, because then the lease is
+/// no longer renewed. (The kernel sends it when the *thread* that started the command ends. Here
+/// that is the main thread.)
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn die_with_parent(command: &mut Command) {
     let parent = nix::unistd::getpid();
-    let tell_me = move || {
+    let set_signal = move || {
         nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
-        // It may have died before this was said.
+        // The parent may have died before the call.
         match nix::unistd::getppid() == parent {
             true => Ok(()),
             false => Err(std::io::Error::from_raw_os_error(Errno::ESRCH as i32)),
         }
     };
-    // SAFETY: between fork and exec only what is async-signal-safe may be done. These are two
-    // system calls; nothing is allocated, no lock is taken.
+    // SAFETY: between fork and exec only async-signal-safe functions may be called. The closure makes
+    // two system calls, allocates nothing and takes no lock.
     unsafe {
-        command.pre_exec(tell_me);
+        command.pre_exec(set_signal);
     }
 }
 

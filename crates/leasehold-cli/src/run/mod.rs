@@ -1,4 +1,4 @@
-//! `run`: waits for the lock, runs a command while holding it, gives it back.
+//! `run`: acquires the lock, runs a command while holding it, and releases it.
 
 mod child;
 mod supervise;
@@ -10,24 +10,26 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::{Client, Lease, Loss, Moment, Options, Released};
 
+use crate::acquire::{
+    Acquired, LockRequest, enclosed, release_unused, shut_down, shut_down_after_release,
+};
 use crate::args::{OnLost, Run};
 use crate::exit::{self, Failure, Outcome};
 use crate::nested::Enclosing;
-use crate::outlet::write_in_background;
-use crate::signals::Listening;
-use crate::talk::{Event, Reporter, millis, short, unix_ms};
-use crate::waiting::{Taken, Wanted, break_off, enclosed, finish, give_up};
+use crate::output::write_in_background;
+use crate::report::{Event, Reporter, millis, short, unix_ms};
+use crate::signals::SignalStreams;
 use child::{Child, Ended, Environment, exec};
-use supervise::{Ears, Plan, Supervised, report_loss, supervise};
+use supervise::{Inputs, StopPlan, Supervised, report_loss, supervise};
 
-/// How long a command has between TERM and KILL, unless said otherwise.
+/// The default time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often a lease is acquired, if too little is left of it when the command is to be started:
-/// after this process was stopped or the machine suspended.
+/// How often to acquire a lease if too little of it is left to start the command, because this
+/// process was stopped or the machine was suspended.
 const MAX_LEASES: u32 = 4;
 
 pub(crate) async fn run(args: Run) -> Outcome {
-    let reporter = Reporter::new(&args.talk, args.name.to_string_lossy().into_owned());
+    let reporter = Reporter::new(&args.report, args.name.to_string_lossy().into_owned());
     match hold(&args, &reporter).await {
         Ok(code) => Ok(ExitCode::from(code)),
         Err(failure) => {
@@ -37,7 +39,7 @@ pub(crate) async fn run(args: Run) -> Outcome {
     }
 }
 
-/// Everything, from the first request to the last; the exit code.
+/// Acquires the lock, runs the command and releases the lock. Returns the exit code.
 async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
     let plan = plan(args)?;
     let mut options = args.waiting.options(Options::default().ttl(args.ttl));
@@ -45,11 +47,11 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
         options = options.min_hold(at_least);
     }
     let nodes = args.nodes.resolve()?;
-    let wanted = Wanted {
+    let request = LockRequest {
         name: &args.name,
         nodes: &nodes,
-        // No node is to free it between the grant and the moment at which the command's process
-        // is known: see `bind`.
+        // The embedded store must not free the lock before it knows the process of the command.
+        // See `bind`.
         options: options.detached(),
         waiting: &args.waiting,
         enclosing: match args.inherit {
@@ -59,11 +61,20 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
         reporter,
         started: Moment::now(),
     };
-    let mut signals = Listening::start()?;
-    let ears = Ears::open()?;
-    let (client, lease, child) = begin(args, &wanted, &plan, &mut signals).await?;
+    let mut signals = SignalStreams::start()?;
+    let inputs = Inputs::open()?;
+    let (client, lease, child) = begin(args, &request, &plan, &mut signals).await?;
     let started = Moment::now();
-    let ended = work(&child, &client, &lease, reporter, &mut signals, ears, plan).await;
+    let ended = work(
+        &child,
+        &client,
+        &lease,
+        reporter,
+        &mut signals,
+        inputs,
+        plan,
+    )
+    .await;
     let held = since(started);
     let loss = match lease.is_valid() {
         true => Loss::TakenAway,
@@ -75,7 +86,7 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
         lost = true;
         report_loss(reporter, loss, None);
     }
-    reporter.tell(
+    reporter.step(
         Event::Released {
             held_ms: millis(held),
             was_lost: lost,
@@ -86,8 +97,8 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
         },
     );
     match released {
-        Released::WasLost => break_off(&client).await,
-        _ => finish(&client).await,
+        Released::WasLost => shut_down(&client).await,
+        _ => shut_down_after_release(&client).await,
     }
     let Supervised {
         ended, timed_out, ..
@@ -102,43 +113,43 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
 /// Acquires the lock and starts the command.
 async fn begin(
     args: &Run,
-    wanted: &Wanted<'_>,
-    plan: &Plan,
-    signals: &mut Listening,
+    request: &LockRequest<'_>,
+    plan: &StopPlan,
+    signals: &mut SignalStreams,
 ) -> Result<(Client, Lease, Child), Failure> {
-    let reporter = wanted.reporter;
+    let reporter = request.reporter;
     for _ in 0..MAX_LEASES {
-        let (client, lease) = match wanted.take(signals).await? {
-            Taken::Lease(client, lease) => (client, lease),
-            Taken::Enclosed(token) if args.inherit => return Err(inherit(args, wanted, token)),
-            Taken::Enclosed(token) => return Err(enclosed(reporter.name(), token)),
+        let (client, lease) = match request.acquire(signals).await? {
+            Acquired::Lease(client, lease) => (client, lease),
+            Acquired::Enclosed(token) if args.inherit => return Err(inherit(args, request, token)),
+            Acquired::Enclosed(token) => return Err(enclosed(reporter.name(), token)),
         };
         write_in_background();
-        reporter.acquired(&lease, since(wanted.started));
-        let started = start(args, wanted, &lease, plan);
+        reporter.acquired(&lease, since(request.started));
+        let started = start(args, request, &lease, plan);
         if let Ok(Some(child)) = started {
             return Ok((client, lease, child));
         }
-        give_up(lease).await;
-        break_off(&client).await;
+        release_unused(lease).await;
+        shut_down(&client).await;
         started?;
-        reporter.tell(Event::Resumed, || {
-            "too little was left of the lease: acquiring it again".to_owned()
+        reporter.step(Event::Resumed, || {
+            "too little time was left of the lease: acquiring the lock again".to_owned()
         });
     }
-    let text = "the lease was over before the command could be started";
+    let text = "the lease expired before the command could be started";
     Err(Failure::new(exit::LOST, text))
 }
 
-/// Starts the command, if enough of the lease is left at this moment: with less than the grace,
-/// the command would have to be stopped at once.
+/// Starts the command if enough of the lease is left. With less than the grace period, the command
+/// would have to be stopped at once.
 fn start(
     args: &Run,
-    wanted: &Wanted<'_>,
+    request: &LockRequest<'_>,
     lease: &Lease,
-    plan: &Plan,
+    plan: &StopPlan,
 ) -> Result<Option<Child>, Failure> {
-    let environment = environment(args, wanted, lease);
+    let environment = environment(args, request, lease);
     let needed = match plan.on_lost {
         OnLost::Kill => plan.grace,
         OnLost::Warn => Duration::ZERO,
@@ -149,35 +160,36 @@ fn start(
     }
 }
 
-/// Runs the command in place of this process, under the lease of an enclosing `leasehold run`. It
-/// stays in this process group, so that the enclosing one can stop it. Returns only if that fails.
-fn inherit(args: &Run, wanted: &Wanted<'_>, token: u64) -> Failure {
-    wanted.reporter.tell(Event::Inherited { token }, || {
+/// Replaces this process with the command, which runs under the lease of an enclosing `leasehold
+/// run`. The command stays in this process group, so that the enclosing process can stop it. Returns
+/// only if that fails.
+fn inherit(args: &Run, request: &LockRequest<'_>, token: u64) -> Failure {
+    request.reporter.step(Event::Inherited { token }, || {
         format!(
-            "`{}` is held by an enclosing run, token {token}",
-            wanted.reporter.name()
+            "`{}` is held by an enclosing `leasehold run`, token {token}",
+            request.reporter.name()
         )
     });
-    let mut environment = wanted.nodes.environment();
+    let mut environment = request.nodes.environment();
     environment.push(("LEASEHOLD_NAME", Some(args.name.clone())));
     let token = OsString::from(token.to_string());
     if std::env::var_os("LEASEHOLD_TOKEN").as_ref() != Some(&token) {
-        // That of another lease, further in.
+        // The deadline in the environment belongs to another lease.
         environment.push(("LEASEHOLD_DEADLINE_MS", None));
     }
     environment.push(("LEASEHOLD_TOKEN", Some(token)));
     exec(&command_line(args), &environment)
 }
 
-/// What the command gets in its environment.
-fn environment(args: &Run, wanted: &Wanted<'_>, lease: &Lease) -> Environment {
+/// The environment variables of the command.
+fn environment(args: &Run, request: &LockRequest<'_>, lease: &Lease) -> Environment {
     let deadline = unix_ms(SystemTime::now() + lease.remaining());
-    let mut environment = wanted.nodes.environment();
+    let mut environment = request.nodes.environment();
     environment.extend([
         ("LEASEHOLD_NAME", Some(args.name.clone())),
         ("LEASEHOLD_TOKEN", Some(lease.token().to_string().into())),
         ("LEASEHOLD_DEADLINE_MS", Some(deadline.to_string().into())),
-        wanted.enclosing.with(lease.owner_id()),
+        request.enclosing.with(lease.owner_id()),
     ]);
     environment
 }
@@ -187,31 +199,31 @@ async fn work(
     client: &Client,
     lease: &Lease,
     reporter: &Reporter,
-    signals: &mut Listening,
-    ears: Ears,
-    plan: Plan,
+    signals: &mut SignalStreams,
+    inputs: Inputs,
+    plan: StopPlan,
 ) -> Result<Supervised, Failure> {
     let pid = child.pid();
-    reporter.tell(Event::Started { pid }, || format!("started pid {pid}"));
+    reporter.step(Event::Started { pid }, || format!("started pid {pid}"));
     let supervised = tokio::select! {
         biased;
-        supervised = supervise(child, lease, reporter, signals, ears, plan) => supervised,
+        supervised = supervise(child, lease, reporter, signals, inputs, plan) => supervised,
         never = bind(client, lease, pid) => match never {},
     }?;
     let Ended { code, signal } = supervised.ended;
     let name = signal.map(nix::sys::signal::Signal::as_str);
-    reporter.tell(Event::Exited { code, signal: name }, || {
+    reporter.step(Event::Exited { code, signal: name }, || {
         match (code, name) {
-            (Some(code), _) => format!("it ended with {code}"),
-            (None, name) => format!("it died of {}", name.unwrap_or("a signal")),
+            (Some(code), _) => format!("the command exited with {code}"),
+            (None, name) => format!("the command was killed by {}", name.unwrap_or("a signal")),
         }
     });
     Ok(supervised)
 }
 
-/// On the embedded store a lock is free as soon as its holders are dead. These are this
-/// process and the command's group: if only this one dies, they still work. Tried again until
-/// it is done; until then, the lock lives for its TTL.
+/// Binds the lease to this process and to the process group of the command. The embedded store frees
+/// the lock as soon as all of them are dead; if only this process dies, the command may still be
+/// working. Retries until it succeeds. Until then, the lock expires with its TTL.
 async fn bind(client: &Client, lease: &Lease, pid: i32) -> std::convert::Infallible {
     let pids = [std::process::id(), pid.unsigned_abs()];
     if client.frees_the_locks_of_the_dead() {
@@ -229,18 +241,18 @@ fn command_line(args: &Run) -> Vec<OsString> {
     }
 }
 
-fn plan(args: &Run) -> Result<Plan, Failure> {
+fn plan(args: &Run) -> Result<StopPlan, Failure> {
     let half = args.ttl / 2;
     if let Some(grace) = args.grace.filter(|grace| *grace > half) {
         return Err(Failure::usage(format!(
-            "--grace {} is more than half of --ttl {}: the command would be told to stop although \
-             all is well; use a longer --ttl or a grace of at most {}",
+            "--grace {} is more than half of --ttl {}, so one late renewal would stop the command; use \
+             a longer --ttl or a grace of at most {}",
             humantime::format_duration(grace),
             humantime::format_duration(args.ttl),
             humantime::format_duration(half)
         )));
     }
-    Ok(Plan {
+    Ok(StopPlan {
         grace: args.grace.unwrap_or(GRACE.min(half)),
         at_most: args.at_most_for,
         on_lost: args.on_lost,
@@ -262,7 +274,7 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
 
-    /// A clock on which hours can pass at once, as they do while a machine is suspended.
+    /// A clock that can jump ahead by hours, as it does when a machine is suspended.
     #[derive(Clone, Default)]
     struct Hours(Arc<AtomicU64>);
 
@@ -276,9 +288,9 @@ mod tests {
         }
     }
 
-    /// There is no such command: an attempt to start it fails with a code of its own.
+    /// The command does not exist, so an attempt to start it fails with a distinct exit code.
     #[tokio::test]
-    async fn a_lease_with_too_little_left_starts_nothing() {
+    async fn no_command_is_started_with_too_little_time_left() {
         let line = ["leasehold", "run", "a", "--", "/no/such/command"];
         let Command::Run(args) = Cli::parse_from(line).command else {
             panic!("another command");
@@ -289,13 +301,13 @@ mod tests {
             .time_source(hours.clone())
             .build()
             .expect("a client");
-        let wanted = Wanted {
+        let request = LockRequest {
             name: &args.name,
             nodes: &args.nodes.resolve().expect("nodes"),
             options: Options::default(),
             waiting: &args.waiting,
             enclosing: Enclosing::runs(),
-            reporter: &Reporter::new(&args.talk, "a".to_owned()),
+            reporter: &Reporter::new(&args.report, "a".to_owned()),
             started: Moment::now(),
         };
         let options = |options: Options| options.ttl(Duration::from_secs(600));
@@ -304,10 +316,10 @@ mod tests {
         let mut plan = plan(&args).expect("a plan");
         let mut started = |grace: u64| {
             plan.grace = Duration::from_secs(grace);
-            start(&args, &wanted, &lease, &plan).map_err(|failure| failure.code)
+            start(&args, &request, &lease, &plan).map_err(|failure| failure.code)
         };
         assert_eq!(started(5).err(), Some(exit::NOT_FOUND));
-        // It would have to be stopped at once.
+        // The command would have to be stopped at once.
         assert!(matches!(started(600), Ok(None)));
         hours.0.store(1, Ordering::SeqCst);
         assert!(matches!(started(5), Ok(None)));

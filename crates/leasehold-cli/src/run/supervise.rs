@@ -1,4 +1,4 @@
-//! Watching over the command: signals are passed on, and it does not outlive its lease.
+//! Supervises the command: forwards signals, and stops the command before its lease expires.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,42 +11,42 @@ use super::child::{Change, Child, Ended};
 use super::terminal::Terminal;
 use crate::args::OnLost;
 use crate::exit::Failure;
-use crate::signals::{self, Listening, Signals};
-use crate::talk::{Event, HolderJson, NodeJson, Reporter, nearest, short};
-use crate::words;
+use crate::messages;
+use crate::report::{Event, HolderJson, NodeJson, Reporter, nearest, short};
+use crate::signals::{self, SignalStreams, Signals};
 
-/// Timers stop while the machine is suspended, the lease does not: look at the clock often.
+/// How often to check the clock. Timers stop while the machine is suspended, but the lease does not.
 const SLICE: Duration = Duration::from_millis(500);
-/// How often to look whether the last of a group are gone.
-const LAST_LOOK: Duration = Duration::from_millis(5);
-/// How long to wait for those that were killed to be gone. Some cannot be waited for: those
-/// that nobody reaps, and those of other users.
-const LAST_GRACE: Duration = Duration::from_secs(2);
+/// How often to check whether all processes of a group have ended.
+const GROUP_CHECK: Duration = Duration::from_millis(5);
+/// How long to wait until killed processes have ended. Some never do: processes that are not reaped,
+/// and processes of other users.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// When to stop the command.
-pub(super) struct Plan {
+pub(super) struct StopPlan {
     pub(super) grace: Duration,
     pub(super) at_most: Option<Duration>,
     pub(super) on_lost: OnLost,
 }
 
-/// What a command came to under its lease.
+/// The result of a supervised command.
 pub(super) struct Supervised {
     pub(super) ended: Ended,
-    /// The lease was lost, or the command was stopped because it would have been.
+    /// The lease was lost, or the command was stopped because the lease could not be renewed.
     pub(super) lost: bool,
     /// The command was stopped at its time limit.
     pub(super) timed_out: bool,
 }
 
-/// What is listened to besides the signals to this process. Made before the command is started,
-/// so that nothing is missed.
-pub(super) struct Ears {
+/// Sources of events besides the signals to this process. Created before the command is started, so
+/// that no event is missed.
+pub(super) struct Inputs {
     children: Signals,
     terminal: Terminal,
 }
 
-impl Ears {
+impl Inputs {
     pub(super) fn open() -> std::io::Result<Self> {
         Ok(Self {
             children: Signals::of(&[Signal::SIGCHLD])?,
@@ -55,19 +55,19 @@ impl Ears {
     }
 }
 
-/// Watches over the command until it has ended.
+/// Supervises the command until it has ended.
 pub(super) async fn supervise(
     child: &Child,
     lease: &Lease,
     reporter: &Reporter,
-    signals: &mut Listening,
-    mut ears: Ears,
-    plan: Plan,
+    signals: &mut SignalStreams,
+    mut inputs: Inputs,
+    plan: StopPlan,
 ) -> Result<Supervised, Failure> {
-    if Terminal::is_wanted() {
-        ears.terminal.lend_to(child.group());
+    if Terminal::is_interactive() {
+        inputs.terminal.lend_to(child.group());
     }
-    let mut watch = Watch {
+    let mut supervisor = Supervisor {
         child,
         lease,
         reporter,
@@ -78,66 +78,65 @@ pub(super) async fn supervise(
         loss: None,
         cause: None,
         timed_out: false,
-        heard_of_loss: false,
+        loss_handled: false,
     };
     let ended = loop {
-        match watch.child.change()? {
+        match supervisor.child.change()? {
             Some(Change::Ended(ended)) => break ended,
             Some(Change::Stopped(by)) => {
-                watch.stopped(by, &mut ears.terminal);
+                supervisor.stopped(by, &mut inputs.terminal);
                 continue;
             }
             None => {}
         }
-        watch.attend();
-        let next_look = watch.next_look();
+        supervisor.check_deadlines();
+        let next_check = supervisor.next_check();
         tokio::select! {
             biased;
-            _ = ears.children.next() => {}
-            signal = signals.forwarded.next() => watch.forward(signal),
-            _ = signals.stops.next() => watch.suspend(&mut ears.terminal),
-            () = lease.lost(), if !watch.heard_of_loss => watch.lease_lost(),
-            cause = pending(&mut watch.cause) => watch.report_loss(cause),
-            () = tokio::time::sleep(next_look) => {}
+            _ = inputs.children.next() => {}
+            signal = signals.forwarded.next() => supervisor.forward(signal),
+            _ = signals.stops.next() => supervisor.suspend(&mut inputs.terminal),
+            () = lease.lost(), if !supervisor.loss_handled => supervisor.lease_lost(),
+            cause = pending(&mut supervisor.cause) => supervisor.report_loss(cause),
+            () = tokio::time::sleep(next_check) => {}
         }
     };
-    ears.terminal.take_back();
-    watch.clear_group().await;
-    if watch.cause.is_some() {
-        let cause = pending(&mut watch.cause).await;
-        watch.report_loss(cause);
+    inputs.terminal.take_back();
+    supervisor.clear_group().await;
+    if supervisor.cause.is_some() {
+        let cause = pending(&mut supervisor.cause).await;
+        supervisor.report_loss(cause);
     }
     Ok(Supervised {
         ended,
-        lost: watch.loss.is_some(),
-        timed_out: watch.timed_out,
+        lost: supervisor.loss.is_some(),
+        timed_out: supervisor.timed_out,
     })
 }
 
-/// The command is signalled before anything is printed, always.
-struct Watch<'a> {
+/// The state of the supervision. Every method signals the command before it prints anything.
+struct Supervisor<'a> {
     child: &'a Child,
     lease: &'a Lease,
     reporter: &'a Reporter,
-    plan: Plan,
+    plan: StopPlan,
     at_most: Option<Moment>,
-    /// The command was sent SIGTERM, and is sent SIGKILL then.
+    /// SIGTERM has been sent, and SIGKILL is due at this time.
     kill_at: Option<Moment>,
     killed: bool,
-    /// The lease was lost, or the command was stopped because it would have been.
+    /// The lease was lost, or the command was stopped because the lease could not be renewed.
     loss: Option<Loss>,
-    /// The nodes are being asked for the cause. The loss is reported when they have answered.
+    /// A request to the nodes for the cause. The loss is reported when they have answered.
     cause: Option<Cause<'a>>,
     /// The command was stopped at its time limit.
     timed_out: bool,
-    /// The command has been dealt with, or the user warned.
-    heard_of_loss: bool,
+    /// [`Lease::lost`] has resolved, and the loss has been handled.
+    loss_handled: bool,
 }
 
-impl Watch<'_> {
-    /// Does what is due by the clock. No server is asked: what counts is the deadline that is
-    /// known here.
-    fn attend(&mut self) {
+impl Supervisor<'_> {
+    /// Sends the signals that are due. No server is asked: only the local deadline counts.
+    fn check_deadlines(&mut self) {
         let now = Moment::now();
         if self.kill_at.is_some_and(|at| at <= now) {
             self.kill();
@@ -155,13 +154,13 @@ impl Watch<'_> {
         }
     }
 
-    /// How long until the command must be told, if no renewal comes before.
+    /// How long until SIGTERM is due, unless a renewal succeeds before.
     fn until_term(&self, now: Moment) -> Duration {
         let left = self.lease.deadline().saturating_duration_since(now);
         left.saturating_sub(self.plan.grace)
     }
 
-    fn next_look(&self) -> Duration {
+    fn next_check(&self) -> Duration {
         let now = Moment::now();
         let until = |at: Moment| at.saturating_duration_since(now);
         let next = match self.kill_at {
@@ -171,7 +170,7 @@ impl Watch<'_> {
                 .map_or(Duration::MAX, until)
                 .min(self.until_term(now)),
         };
-        // With `warn` the deadline may pass: nothing is due then.
+        // With `--on-lost warn`, the deadline may have passed and nothing is due.
         if next.is_zero() {
             SLICE
         } else {
@@ -179,27 +178,27 @@ impl Watch<'_> {
         }
     }
 
-    /// The lease is lost, or will be in a moment.
+    /// The lease is lost, or will be lost in a moment.
     fn lease_lost(&mut self) {
-        self.heard_of_loss = true;
+        self.loss_handled = true;
         let loss = self.lease.loss().unwrap_or(Loss::NotRenewed);
         match (self.plan.on_lost, loss) {
             (OnLost::Warn, _) => {}
-            // Another process may hold the lock already. Killing the command at once would not
-            // be early enough either, so it gets its grace.
+            // Another process may hold the lock already. Even SIGKILL would come too late, so the
+            // command gets its grace period.
             (_, Loss::TakenAway | Loss::Broken) if self.kill_at.is_none() => {
                 self.stop(&why(loss), Moment::now() + self.plan.grace);
             }
             (_, Loss::TakenAway | Loss::Broken) => {}
-            // The deadline: after this another process may hold the lock.
+            // The deadline. After it, another process may hold the lock.
             _ => self.kill(),
         }
         self.note_loss(loss);
     }
 
-    /// The lease is lost, or the command is being stopped because it will be. Asks for the cause:
-    /// one more renewal fails as the last ones did, or says what became of the lease. Nothing
-    /// that is done to the command depends on that.
+    /// Records a loss and asks the nodes for the cause: one more renewal either fails for the same
+    /// reason as the earlier ones, or shows what happened to the lease. What is done to the command
+    /// does not depend on the answer.
     fn note_loss(&mut self, loss: Loss) {
         if self.loss.is_none() {
             self.loss = Some(loss);
@@ -213,10 +212,10 @@ impl Watch<'_> {
         report_loss(self.reporter, loss, cause.err().as_ref());
     }
 
-    /// Sends SIGTERM to the whole group, and sets the time for SIGKILL.
+    /// Sends SIGTERM to the process group and sets the time for SIGKILL.
     fn stop(&mut self, why: &str, kill_at: Moment) {
         self.child.signal(Signal::SIGTERM);
-        // A stopped process cannot end.
+        // A stopped process does not handle SIGTERM.
         self.child.signal(Signal::SIGCONT);
         self.kill_at = Some(kill_at);
         let left = kill_at.saturating_duration_since(Moment::now());
@@ -232,9 +231,9 @@ impl Watch<'_> {
     fn kill(&mut self) {
         self.child.signal(Signal::SIGKILL);
         self.kill_at = Some(Moment::now());
-        // Again if need be, but reported once.
+        // SIGKILL may be sent several times but is reported once.
         if !std::mem::replace(&mut self.killed, true) {
-            let (why, signal) = ("its time is up", "SIGKILL");
+            let (why, signal) = ("the deadline has passed", "SIGKILL");
             self.reporter.warn(Event::Stopping { why, signal }, || {
                 "warning: sent SIGKILL to the command and its process group".into()
             });
@@ -244,69 +243,70 @@ impl Watch<'_> {
     fn forward(&self, signal: Signal) {
         self.child.signal(signal);
         if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
-            // What is stopped cannot end.
+            // A stopped process does not handle the signal.
             self.child.signal(Signal::SIGCONT);
         }
         let name = signal.as_str();
-        self.reporter.tell(Event::Signal { signal: name }, || {
-            format!("passed {name} on")
+        self.reporter.step(Event::Signal { signal: name }, || {
+            format!("forwarded {name} to the command")
         });
     }
 
     /// The command was stopped.
     fn stopped(&mut self, by: Signal, terminal: &mut Terminal) {
-        let asks = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
-        if asks && terminal.lend_to(self.child.group()) {
+        let needs_terminal = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
+        if needs_terminal && terminal.lend_to(self.child.group()) {
             self.child.signal(Signal::SIGCONT);
-        } else if asks || terminal.is_lent() {
-            // By Ctrl-Z, or because it needs the terminal and we are in the background: our
-            // whole job stops, or the shell would not know.
+        } else if needs_terminal || terminal.is_lent() {
+            // The cause is Ctrl-Z, or the command needs the terminal while we are in the background.
+            // Our whole job must stop, or the shell would not notice.
             terminal.take_back();
-            self.stop_with(Pid::from_raw(0), asks, terminal);
+            self.stop_with(Pid::from_raw(0), needs_terminal, terminal);
         }
-        // Else somebody stopped only the command: the lease goes on.
+        // Otherwise only the command was stopped, and the lease is still renewed.
     }
 
-    /// Ctrl-Z while our own group is in the foreground: everybody in it has been told.
+    /// Ctrl-Z while our own group is in the foreground: the terminal has signalled the whole group.
     fn suspend(&mut self, terminal: &mut Terminal) {
         self.child.signal(Signal::SIGTSTP);
         self.stop_with(nix::unistd::getpid(), false, terminal);
     }
 
-    /// Stops this process, or its group, and goes on when it was continued.
-    fn stop_with(&mut self, whom: Pid, asks: bool, terminal: &mut Terminal) {
-        let nobody_to_continue_us = !signals::stop(whom);
-        // It may have been a long time. The command does nothing before that is known.
+    /// Stops this process or its group, and returns when it has been continued.
+    fn stop_with(&mut self, target: Pid, needs_terminal: bool, terminal: &mut Terminal) {
+        let was_stopped = signals::stop(target);
+        // The stop may have been long. The deadline is checked before the command continues.
         if Moment::now() >= self.lease.deadline() && self.plan.on_lost == OnLost::Kill {
             self.kill();
             return self.note_loss(Loss::NotRenewed);
         }
-        if Terminal::is_wanted() {
+        if Terminal::is_interactive() {
             terminal.lend_to(self.child.group());
         }
-        if !(asks && nobody_to_continue_us) {
+        if was_stopped || !needs_terminal {
             self.child.signal(Signal::SIGCONT);
         }
     }
 
-    /// When the command had to end, so must all that it started, before the lock is free.
+    /// If the command was stopped, waits until its whole process group has ended, and kills it if
+    /// necessary. The lock is released only after that.
     async fn clear_group(&mut self) {
         while let Some(kill_at) = self.kill_at
             && self.child.group_lives()
         {
             let now = Moment::now();
-            if self.killed && now >= kill_at + LAST_GRACE {
+            if self.killed && now >= kill_at + KILL_TIMEOUT {
                 return;
             }
             if !self.killed && now >= kill_at {
                 self.kill();
             }
-            tokio::time::sleep(LAST_LOOK).await;
+            tokio::time::sleep(GROUP_CHECK).await;
         }
     }
 }
 
-/// Reports a lost lease, with what the nodes say about it.
+/// Reports a lost lease, with the errors of the nodes.
 pub(super) fn report_loss(reporter: &Reporter, loss: Loss, cause: Option<&Error>) {
     let nodes = NodeJson::failing(cause.map(Error::nodes).unwrap_or_default());
     let holder = cause.and_then(Error::holder);
@@ -316,7 +316,7 @@ pub(super) fn report_loss(reporter: &Reporter, loss: Loss, cause: Option<&Error>
         nodes: &nodes,
     };
     reporter.warn(event, || {
-        let holder = holder.map(|holder| format!("; held by {}", words::holder(holder)));
+        let holder = holder.map(|holder| format!("; held by {}", messages::holder(holder)));
         let (holder, list) = (holder.unwrap_or_default(), NodeJson::list(&nodes));
         format!(
             "error: lost `{}`: {}{holder}{list}",
@@ -328,16 +328,16 @@ pub(super) fn report_loss(reporter: &Reporter, loss: Loss, cause: Option<&Error>
 
 fn why(loss: Loss) -> String {
     match loss {
-        // True before the deadline, too.
+        // This is also true before the deadline.
         Loss::NotRenewed => "the lease could not be renewed".to_owned(),
         loss => loss.to_string(),
     }
 }
 
-/// A renewal, for its error.
+/// A renewal whose error shows the cause of a loss.
 type Cause<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
-/// Resolves when there is a cause and it is known.
+/// Resolves when the cause is known. Never resolves if none was requested.
 async fn pending(cause: &mut Option<Cause<'_>>) -> Result<(), Error> {
     match cause {
         Some(cause) => cause.await,

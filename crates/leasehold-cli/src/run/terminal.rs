@@ -1,8 +1,8 @@
-//! The terminal, and whose turn it is there.
+//! The controlling terminal and its foreground process group.
 //!
-//! The command is in a process group of its own, so that all of it can be signalled. Only the
-//! group in the foreground may read from the terminal and hears Ctrl-C and Ctrl-Z, so the
-//! command's group is put there, and taken away again.
+//! The command runs in its own process group, so that the whole group can be signalled. Only the
+//! foreground group may read from the terminal and receives Ctrl-C and Ctrl-Z. The group of the
+//! command is therefore moved to the foreground while it runs.
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -10,10 +10,10 @@ use std::io::IsTerminal;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-/// The terminal that this process was started from.
+/// The controlling terminal of this process.
 pub(super) struct Terminal {
     device: Option<File>,
-    /// Whether the command is in the foreground because of us.
+    /// Whether this process has moved the command to the foreground.
     lent: bool,
 }
 
@@ -26,14 +26,15 @@ impl Terminal {
         }
     }
 
-    /// Whether the command is likely to talk to the person there. In a pipeline it is not,
-    /// and others in our group (a pager) need the terminal; should the command ask for it
-    /// all the same, it is lent then.
-    pub(super) fn is_wanted() -> bool {
+    /// Whether the command is likely to use the terminal. In a pipeline it is not, and other
+    /// processes of our group, such as a pager, need the terminal. If the command uses it anyway,
+    /// it gets the terminal then.
+    pub(super) fn is_interactive() -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 
-    /// Puts the command's group into the foreground, if we are there. Whether it is there.
+    /// Moves the group of the command to the foreground if this process is there. Returns whether
+    /// the group is in the foreground.
     pub(super) fn lend_to(&mut self, group: Pid) -> bool {
         let Some(device) = &self.device else {
             return false;
@@ -48,7 +49,7 @@ impl Terminal {
         }
     }
 
-    /// Puts us back into the foreground, if the command is there because of us.
+    /// Moves this process back to the foreground if it has moved the command there.
     pub(super) fn take_back(&mut self) {
         if let (Some(device), true) = (&self.device, self.lent) {
             set_foreground(device, getpgrp());
@@ -67,14 +68,15 @@ impl Drop for Terminal {
     }
 }
 
-/// From the background this would stop us (`SIGTTOU`) if that were not blocked.
+/// Sets the foreground group. Blocks SIGTTOU, which would stop this process if it is in the
+/// background.
 fn set_foreground(device: &File, group: Pid) -> bool {
     let mut block = SigSet::empty();
     block.add(Signal::SIGTTOU);
     let blocked = block.thread_block();
     let set = tcsetpgrp(device, group);
     if blocked.is_ok() {
-        // It was not blocked before: nothing here blocks anything for longer.
+        // The signal was not blocked before.
         let _ = block.thread_unblock();
     }
     set.is_ok()

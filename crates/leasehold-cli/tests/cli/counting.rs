@@ -1,4 +1,4 @@
-//! Read, increment, write: twenty at a time, without one lost update.
+//! Twenty processes increment a counter in a file at the same time. No update may be lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,17 +10,17 @@ use crate::Place;
 const PROCESSES: usize = 20;
 const RUNS: usize = 200;
 
-/// A lease that survives although its process gets no time for half a minute. By default the tool
-/// stops the command of a lease that has not been renewed for five seconds, and on a machine whose
-/// cores compile something else, twenty processes may wait that long.
-const PATIENT: &[&str] = &["--ttl", "60s"];
+/// A TTL that survives half a minute without a renewal. By default, the tool stops the command after
+/// five seconds without a renewal. On a busy machine, one of twenty processes may wait that long for
+/// the processor.
+const LONG_TTL: &[&str] = &["--ttl", "60s"];
 
-/// Counts in a file, and notes what it wrote with its token. The new count replaces the old
-/// in one step, so that a command that is killed leaves one or the other.
+/// Increments the counter and logs the new value with the token. The file is replaced atomically, so
+/// that a command that is killed leaves either the old or the new value.
 const COUNT: &str = "read n < count; n=$((n + 1)); echo $n > count.new; mv count.new count; \
                      echo $n $LEASEHOLD_TOKEN >> log";
 
-/// Runs twenty loops of the tool at once; how often each exit code came.
+/// Runs twenty loops of the tool at the same time. Exit codes other than 0 must be in `allowed`.
 fn count(place: &Place, flags: &[&str], allowed: &[i32]) {
     std::fs::write(place.file("count"), "0\n").expect("written");
     let mut args = vec!["run", "counter"];
@@ -45,7 +45,7 @@ fn count(place: &Place, flags: &[&str], allowed: &[i32]) {
     });
 }
 
-/// No count was written twice, and tokens grow with the counts.
+/// Checks that no value was written twice and that tokens increase with the values.
 fn check(place: &Place) -> usize {
     let log = place.read("log");
     let entry = |line: &str| {
@@ -56,12 +56,12 @@ fn check(place: &Place) -> usize {
     let entries: Vec<_> = log.lines().map(entry).collect();
     for pair in entries.windows(2) {
         assert!(pair[0].0 < pair[1].0, "lost update: {pair:?}");
-        assert!(pair[0].1 < pair[1].1, "tokens do not grow: {pair:?}");
+        assert!(pair[0].1 < pair[1].1, "tokens do not increase: {pair:?}");
     }
     entries.len()
 }
 
-/// Says that a loop is over when this is dropped.
+/// Sets a flag when dropped.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -71,29 +71,29 @@ impl Drop for OnDrop<'_> {
 }
 
 #[test]
-fn on_the_embedded_store() {
+fn no_update_is_lost_on_the_embedded_store() {
     let place = Place::local();
-    count(&place, PATIENT, &[]);
+    count(&place, LONG_TTL, &[]);
     assert_eq!(check(&place), PROCESSES * RUNS);
     assert_eq!(place.read("count").trim(), (PROCESSES * RUNS).to_string());
 }
 
 #[test]
-fn on_one_server() {
+fn no_update_is_lost_on_one_server() {
     let servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
-    count(&place, PATIENT, &[]);
+    count(&place, LONG_TTL, &[]);
     assert_eq!(check(&place), PROCESSES * RUNS);
 }
 
-/// On five, while one after the other is killed and comes back without a memory. A run may
-/// find no majority (69) or lose its lease (79), but no update is lost.
+/// One server after the other is killed and restarts without its data. A run may find no majority
+/// (69) or lose its lease (79), but no update is lost.
 #[test]
-fn on_five_servers_that_are_being_killed() {
+fn no_update_is_lost_while_servers_are_killed() {
     let mut servers = RedisServer::start_many(5);
     let place = Place::redis(&servers);
     let flags = ["--ttl", "2s", "--restart-guard", "2s"];
-    // The guard of the first start.
+    // Waits for the restart guard of the first start.
     std::thread::sleep(Duration::from_secs(4));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -103,15 +103,16 @@ fn on_five_servers_that_are_being_killed() {
                 servers[turn % 5].kill();
                 std::thread::sleep(Duration::from_millis(700));
                 servers[turn % 5].restart();
-                // It votes again after its guard. Sometimes the next is killed earlier.
+                // The server votes again after its restart guard. Sometimes the next server is killed
+                // earlier.
                 std::thread::sleep(Duration::from_millis([1_000, 3_500][turn % 2]));
                 turn += 1;
             }
         });
-        // Also if it fails, or this would never end.
+        // Ends the other thread also if the test fails.
         let _over = OnDrop(&over);
         count(&place, &flags, &[69, 79]);
     });
-    // A run that was killed may have counted without saying so.
+    // A command that was killed may have incremented the counter before.
     assert!(check(&place) >= PROCESSES * RUNS);
 }

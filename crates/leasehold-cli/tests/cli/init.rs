@@ -1,10 +1,10 @@
-//! `init`: new servers, growing, and what clients see of it.
+//! `init`: recording and replacing the set of nodes.
 
 use leasehold_testkit::RedisServer;
 
 use super::Place;
 
-/// Three servers that were just started vote at once after `init`, for clients without a flag.
+/// After `init`, three new servers vote at once. Clients need no option for that.
 #[test]
 fn new_servers_vote_at_once() {
     let servers = RedisServer::start_many(3);
@@ -24,17 +24,17 @@ fn new_servers_vote_at_once() {
     let again = place.run(&["init"]);
     assert_eq!(again.code, 0, "{}", again.err);
     assert_eq!(
-        again.err.matches("was recorded before").count(),
+        again.err.matches("already recorded").count(),
         3,
         "{}",
         again.err
     );
 }
 
-/// A client that came before `init` has recorded the set. Then it has to be said that the servers
-/// are new.
+/// A client that connected before `init` has recorded the set. `init` then needs `--assume-fresh` to
+/// know that the servers are new.
 #[test]
-fn after_the_first_client_init_needs_to_be_told_that_servers_are_new() {
+fn init_after_the_first_client_needs_assume_fresh() {
     let servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
     assert_eq!(place.run(&["run", "x", "-n", "--", "true"]).code, 69);
@@ -46,7 +46,7 @@ fn after_the_first_client_init_needs_to_be_told_that_servers_are_new() {
     place.ok(&["run", "x", "-n", "--", "true"]);
 }
 
-/// From one node to three: refused until it is said, and then the old list is refused.
+/// Growing from one node to three needs `--replace`. Clients of the old set are refused after it.
 #[test]
 fn a_deployment_grows_from_one_node_to_three() {
     let servers = RedisServer::start_many(3);
@@ -60,7 +60,12 @@ fn a_deployment_grows_from_one_node_to_three() {
     assert!(run.err.contains("belongs to the nodes"), "{}", run.err);
     let done = three.run(&["init", "--replace", "--assume-fresh"]);
     assert_eq!(done.code, 0, "{}", done.err);
-    assert_eq!(done.err.matches("in place of").count(), 3, "{}", done.err);
+    assert_eq!(
+        done.err.matches("replacing another set").count(),
+        3,
+        "{}",
+        done.err
+    );
     three.ok(&["run", "x", "--", "true"]);
     let old = one.run(&["run", "x", "-n", "--", "true"]);
     assert_ne!(old.code, 0, "{}", old.err);

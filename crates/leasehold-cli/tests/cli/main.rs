@@ -1,18 +1,19 @@
-//! The tool as people use it: real processes, real signals, real terminals, real servers.
+//! Tests of the tool with real processes, signals, terminals and servers.
 
 #![cfg(unix)]
 
-mod children;
-mod codes;
+mod command;
 mod counting;
+mod documentation;
+mod exit_codes;
 mod init;
-mod looking;
-mod losing;
+mod inspect;
+mod lost_lease;
 mod nested;
 mod scripts;
+mod snapshots;
 mod terminal;
-mod texts;
-mod waiting;
+mod wait;
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -21,16 +22,16 @@ use std::time::{Duration, Instant};
 
 use leasehold_testkit::{RedisServer, TempDir};
 
-/// Nothing takes longer, unless something hangs.
+/// How long to wait before a test fails because something hangs.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Where the locks of a test are, and a directory for its files.
+/// The nodes of a test, and a directory for its files.
 struct Place {
     dir: TempDir,
     nodes: Option<String>,
 }
 
-/// What a run of the tool came to.
+/// The result of a run of the tool.
 struct Ran {
     code: i32,
     out: String,
@@ -38,7 +39,7 @@ struct Ran {
 }
 
 impl Place {
-    /// An embedded store of its own.
+    /// Uses an embedded store in a new directory.
     fn local() -> Self {
         Self {
             dir: TempDir::new(),
@@ -62,22 +63,21 @@ impl Place {
         std::fs::read_to_string(self.file(name)).unwrap_or_default()
     }
 
-    /// The tool, to be run in the directory of this place.
+    /// A command that runs the tool in the directory of this place.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
         command
             .args(args)
             .current_dir(self.dir.path())
             .env("XDG_STATE_HOME", self.dir.path().join("state"))
-            .env_remove("LEASEHOLD_OWNER")
-            .env_remove("LEASEHOLD_NAME")
-            .env_remove("LEASEHOLD_NODES")
-            .env_remove("LEASEHOLD_NODES_FILE")
-            .env_remove("LEASEHOLD_PREFIX")
-            .env_remove("LEASEHOLD_HELD")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        for (key, _) in std::env::vars_os() {
+            if key.to_string_lossy().starts_with("LEASEHOLD_") {
+                command.env_remove(key);
+            }
+        }
         if let Some(nodes) = &self.nodes {
             command.env("LEASEHOLD_NODES", nodes);
         }
@@ -88,27 +88,27 @@ impl Place {
         Running(Some(self.command(args).spawn().expect("it starts")))
     }
 
-    /// Runs the tool to its end.
+    /// Runs the tool and waits until it exits.
     fn run(&self, args: &[&str]) -> Ran {
         self.spawn(args).end()
     }
 
-    /// Runs the tool; its standard output, if all went well.
+    /// Runs the tool, checks that it succeeds, and returns its stdout.
     fn ok(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
         ran.out
     }
 
-    /// Waits until a file is there, with something in it.
+    /// Waits until a file contains at least one complete line.
     fn await_file(&self, name: &str) -> String {
         eventually(&format!("{name} appears"), || {
             Some(self.read(name)).filter(|text| text.ends_with('\n'))
         })
     }
 
-    /// The tool holds `name` while it runs `command`, which has started: it has come to the
-    /// place that it marks with `@@`, or to its beginning.
+    /// Starts `leasehold run` with a shell command, and waits until the command has reached the
+    /// place that is marked with `@@`, or its beginning.
     fn holding(&self, name: &str, args: &[&str], command: &str) -> Running {
         let started = format!("started.{name}");
         let mark = format!("echo $$ > {started}.new; mv {started}.new {started}; ");
@@ -126,14 +126,14 @@ impl Place {
 }
 
 impl Place {
-    /// A pipe with a name, to keep a command waiting without a loop.
+    /// Creates a named pipe, which lets a command wait without a loop.
     fn pipe(&self, name: &str) {
         let status = Command::new("mkfifo").arg(self.file(name)).status();
         assert!(status.expect("mkfifo runs").success());
     }
 
-    /// Waits until the embedded store knows the command's process: the lock is bound to it in
-    /// a moment after its start.
+    /// Waits until the embedded store knows the process of the command. The lock is bound to it
+    /// shortly after its start.
     fn await_bound(&self, name: &str) {
         let file = self.file("state/leasehold/locks.db");
         until("the lock is bound", || {
@@ -145,7 +145,7 @@ impl Place {
     }
 }
 
-/// A command run by another, with the same surroundings.
+/// A command that another program runs, with the same environment and directory.
 fn wrapped(program: &str, args: &[&str], inner: &Command) -> Command {
     let mut command = Command::new(program);
     command
@@ -168,7 +168,7 @@ fn wrapped(program: &str, args: &[&str], inner: &Command) -> Command {
     command
 }
 
-/// A run of the tool that has not ended. Killed when dropped.
+/// A running process of the tool. Killed when dropped.
 struct Running(Option<Child>);
 
 impl Running {
@@ -180,7 +180,7 @@ impl Running {
         kill(signal, &self.pid().to_string());
     }
 
-    /// Waits for its end, which must come.
+    /// Waits until it exits.
     fn end(mut self) -> Ran {
         let mut child = self.0.take().expect("it runs");
         let (out, err) = (child.stdout.take(), child.stderr.take());
@@ -213,7 +213,7 @@ impl Running {
         }
     }
 
-    /// Kills it with -9 and waits for its end.
+    /// Kills it with SIGKILL and waits until it has ended.
     fn kill(mut self) {
         if let Some(mut child) = self.0.take() {
             child.kill().expect("it can be killed");
@@ -231,13 +231,13 @@ impl Drop for Running {
     }
 }
 
-/// Events, one JSON object on each line.
+/// Parses events, one JSON object per line.
 fn events(text: &str) -> Vec<serde_json::Value> {
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
     text.lines().map(parse).collect()
 }
 
-/// What kind each event is.
+/// The kind of each event.
 fn kinds(events: &[serde_json::Value]) -> Vec<String> {
     let kinds = events.iter().map(|event| event["event"].as_str());
     kinds.map(|kind| kind.expect("a kind").to_owned()).collect()
@@ -251,8 +251,8 @@ fn kill(signal: &str, pid: &str) {
     );
 }
 
-/// Whether a process runs: a zombie does not.
-fn lives(pid: &str) -> bool {
+/// Whether a process is running. A zombie is not.
+fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     let state = stat
         .rsplit_once(") ")
@@ -260,11 +260,11 @@ fn lives(pid: &str) -> bool {
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Tries until it works out.
-fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+/// Calls a function until it returns a value.
+fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = check() {
             return found;
         }
         assert!(start.elapsed() < LIMIT, "not in time: {what}");
@@ -272,8 +272,9 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn until(what: &str, mut so: impl FnMut() -> bool) {
-    eventually(what, || so().then_some(()));
+/// Waits until a condition is true.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    eventually(what, || condition().then_some(()));
 }
 
 fn output(command: &mut Command) -> Output {

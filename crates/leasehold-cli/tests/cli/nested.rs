@@ -1,4 +1,4 @@
-//! A tool inside a command that the tool runs.
+//! A `leasehold` that runs inside the command of another `leasehold run`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::{Place, events, kinds};
 
 const TOOL: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// An inner tool uses the nodes and the prefix of the outer one, however they were given: what it
-/// holds is held there.
+/// An inner `leasehold` uses the nodes and the prefix of the outer one, whether they come from an
+/// argument or a file.
 #[test]
-fn an_inner_tool_uses_the_same_nodes_and_prefix() {
+fn nodes_and_prefix_are_passed_on() {
     let servers = RedisServer::start_many(1);
     let url = servers[0].url();
     let place = Place::local();
@@ -27,7 +27,7 @@ fn an_inner_tool_uses_the_same_nodes_and_prefix() {
         ("c", ["--node", store.as_str()]),
     ] {
         let inner = format!("inner.{name}");
-        // The path of the file is right in another directory, too.
+        // The path of the file is also valid in another directory.
         let line = format!("cd elsewhere; {TOOL} run {inner} -c 'cd ..; @@ exec sleep 60'");
         let outer = [&nodes[..], &["--prefix", "p:"]].concat();
         let running = place.holding(name, &outer, &line);
@@ -42,17 +42,17 @@ fn an_inner_tool_uses_the_same_nodes_and_prefix() {
         running.signal("TERM");
         assert_eq!(running.end().code, 128 + 15, "{name}");
     }
-    // Nodes in the environment are replaced by those of the command line.
+    // Nodes of the command line replace nodes in the environment.
     let mut command = place.command(&["run", "d", "--node", &store, "-c", "echo $LEASEHOLD_NODES"]);
     let output = crate::output(command.env("LEASEHOLD_NODES", &url));
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(text.trim(), store, "{output:?}");
 }
 
-/// Nodes with a password are not passed on. An inner tool does not fall back to the embedded
-/// store: it refuses, and says what to do. What it says to do works.
+/// Nodes with a password are not passed on. An inner `leasehold` does not fall back to the embedded
+/// store: it fails and suggests a next step, which works.
 #[test]
-fn nodes_with_a_password_are_not_passed_on_and_the_inner_tool_says_what_to_do() {
+fn nodes_with_a_password_are_not_passed_on() {
     let server = RedisServer::start_with(&["--requirepass", "secret"]);
     let url = server.url().replace("redis://", "redis://:secret@");
     let mut place = Place::local();
@@ -61,7 +61,7 @@ fn nodes_with_a_password_are_not_passed_on_and_the_inner_tool_says_what_to_do() 
         assert_eq!(ran.code, 64, "{}", ran.err);
         assert!(ran.err.contains("contain a password"), "{}", ran.err);
         assert!(
-            ran.err.contains("next: put them into a file"),
+            ran.err.contains("next: put the URLs into a file"),
             "{}",
             ran.err
         );
@@ -82,8 +82,8 @@ fn nodes_with_a_password_are_not_passed_on_and_the_inner_tool_says_what_to_do() 
     assert_eq!(place.ok(&["run", "a", "-c", &line]), "inside\n");
 }
 
-/// Waiting for a lock that an enclosing run holds would never end, at whatever depth. It is
-/// refused at once, with and without patience.
+/// Waiting for a lock that an enclosing run holds would never end, at any depth. The request fails at
+/// once, with and without a limit of the wait.
 #[test]
 fn the_same_name_inside_itself_is_refused() {
     let servers = RedisServer::start_many(3);
@@ -120,7 +120,7 @@ fn the_same_name_inside_itself_is_refused() {
             let out = place.ok(&[&first[..], &["-c", &inner]].concat());
             assert_eq!(out, "inside\n", "{other}");
         }
-        // A lock that another process holds is waited for as usual.
+        // The tool waits as usual for a lock that another process holds.
         let holder = place.holding("c", &[&first[2..]].concat(), "exec sleep 60");
         let inner = format!("{TOOL} run c {fresh} -w 1 -- touch ran");
         let ran = place.run(&[&first[..], &["-c", &inner]].concat());
@@ -129,8 +129,8 @@ fn the_same_name_inside_itself_is_refused() {
     }
 }
 
-/// With `--inherit` the command runs under the enclosing lease, with its token, in its process
-/// group, and replaces the tool.
+/// With `--inherit`, the command replaces the tool and runs under the enclosing lease, with its token
+/// and in its process group.
 #[test]
 fn inherit_runs_under_the_enclosing_lease() {
     let place = Place::local();
@@ -141,7 +141,7 @@ fn inherit_runs_under_the_enclosing_lease() {
     let lines: Vec<_> = ran.out.lines().collect();
     assert_eq!((lines.len(), lines[0]), (2, lines[1]), "{}", ran.out);
     assert_eq!(kinds(&events(&ran.err)), ["inherited"]);
-    // Through another lease: it has the token of the lock that it names.
+    // With another lease in between, the token is that of the inherited lock.
     let inner = format!(
         "{TOOL} run b -- {TOOL} run a --inherit -c 'echo $LEASEHOLD_NAME $LEASEHOLD_TOKEN'"
     );
@@ -149,14 +149,14 @@ fn inherit_runs_under_the_enclosing_lease() {
     let out = place.ok(&["run", "a", "-c", &line]);
     let lines: Vec<_> = out.lines().collect();
     assert_eq!((lines.len(), lines[0]), (2, lines[1]), "{out}");
-    // Where no enclosing run holds the lock it is acquired.
+    // If no enclosing run holds the lock, it is acquired.
     let line = format!("{TOOL} run b --inherit -c 'echo $LEASEHOLD_NAME'");
     assert_eq!(place.ok(&["run", "a", "-c", &line]), "b\n");
     assert_eq!(
         place.ok(&["run", "a", "--inherit", "--", "echo", "alone"]),
         "alone\n"
     );
-    // A lease that the script acquired is inherited, too.
+    // A lease that a script acquired is inherited, too.
     let acquired = place.ok(&["acquire", "c", "--ttl", "600"]);
     let line = format!(
         "{acquired}{TOOL} run c --inherit -c 'echo $LEASEHOLD_TOKEN'; echo $LEASEHOLD_TOKEN"
@@ -164,16 +164,16 @@ fn inherit_runs_under_the_enclosing_lease() {
     let out = place.ok(&["run", "d", "-c", &line]);
     let lines: Vec<_> = out.lines().collect();
     assert_eq!((lines.len(), lines[0]), (2, lines[1]), "{out}");
-    // A command that cannot be run has the usual code.
+    // A command that cannot be run has the usual exit code.
     let line = format!("{TOOL} run a --inherit -- no-such-command");
     assert_eq!(place.run(&["run", "a", "-c", &line]).code, 127);
 }
 
-/// Two names may have equal tokens: in the first seconds of a server, the first token of each name
-/// is the least that the server grants. A lease of one name is not one of the other.
+/// Two locks may have equal tokens: in the first seconds of a server, the first token of each lock is
+/// the smallest that the server grants. The leases are different nevertheless.
 #[test]
 fn an_equal_token_of_another_name_is_not_an_enclosing_lease() {
-    // If the machine stalls for seconds the tokens differ, and that proves nothing: try again.
+    // If the machine stalls for seconds the tokens differ and the test proves nothing: retry.
     for _ in 0..10 {
         let server = RedisServer::start();
         let place = Place::redis(std::slice::from_ref(&server));
@@ -189,16 +189,16 @@ fn an_equal_token_of_another_name_is_not_an_enclosing_lease() {
             return;
         }
     }
-    panic!("the tokens of two names were never equal");
+    panic!("the tokens of two locks were never equal");
 }
 
-/// An enclosing lease that is lost takes the inherited command with it.
+/// When the enclosing lease is lost, the inherited command is stopped.
 #[test]
 fn an_inherited_command_is_stopped_with_the_enclosing_lease() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
     let line = format!(
-        "{TOOL} run a --inherit -c 'trap \"echo told > told; exit\" TERM; @@ while :; do sleep 0.01; done'"
+        "{TOOL} run a --inherit -c 'trap \"echo stopped > stopped; exit\" TERM; @@ while :; do sleep 0.01; done'"
     );
     let running = place.holding("a", &["--ttl", "5s", "--grace", "2s"], &line);
     std::thread::sleep(Duration::from_millis(200));
@@ -206,5 +206,5 @@ fn an_inherited_command_is_stopped_with_the_enclosing_lease() {
     let ran = running.end();
     servers[0].resume();
     assert_eq!(ran.code, 79, "{}", ran.err);
-    assert_eq!(place.await_file("told"), "told\n");
+    assert_eq!(place.await_file("stopped"), "stopped\n");
 }

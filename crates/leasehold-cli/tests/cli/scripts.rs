@@ -1,4 +1,4 @@
-//! Locks for scripts.
+//! `acquire`, `extend` and `release`, and options for scripts.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -6,7 +6,7 @@ use leasehold_testkit::RedisServer;
 
 use crate::{Place, Ran, events, kinds};
 
-/// Runs a script with the tool on the path.
+/// Runs a script with the tool in `PATH`.
 fn script(place: &Place, text: &str) -> Ran {
     let tool = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold"));
     let path = format!(
@@ -23,7 +23,7 @@ fn script(place: &Place, text: &str) -> Ran {
     }
 }
 
-/// Taken by one process, kept by another, given back by a third.
+/// One process acquires the lock, another extends the lease, and a third releases it.
 #[test]
 fn acquire_extend_release() {
     let servers = RedisServer::start_many(1);
@@ -49,7 +49,7 @@ fn acquire_extend_release() {
 }
 
 #[test]
-fn a_lease_as_json() {
+fn json_output() {
     let place = Place::local();
     let out = place.ok(&["acquire", "a", "-o", "json", "--ttl", "20s"]);
     let lease: serde_json::Value = serde_json::from_str(&out).expect("JSON");
@@ -67,18 +67,18 @@ fn a_lease_as_json() {
     place.ok(&["release", "a", "--owner", owner]);
 }
 
-/// It ends with its TTL although the process that took it is long gone.
+/// A lease expires after its TTL, although the process that acquired it exited long before.
 #[test]
-fn a_lease_that_nobody_extends_ends() {
+fn a_lease_expires_unless_extended() {
     let place = Place::local();
     let _ = place.ok(&["acquire", "a", "--ttl", "4s"]);
     assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 75);
     assert_eq!(place.run(&["run", "a", "-w", "30s", "--", "true"]).code, 0);
 }
 
-/// `eval` of nothing succeeds: a script must not go on without the lock.
+/// `eval` of an empty text succeeds, but a script must not continue without the lock.
 #[test]
-fn a_script_stops_where_it_does_not_get_the_lock() {
+fn a_script_stops_if_the_lock_is_not_acquired() {
     let place = Place::local();
     let _holder = place.holding("a", &[], "exec sleep 60");
     let ran = script(
@@ -91,7 +91,7 @@ fn a_script_stops_where_it_does_not_get_the_lock() {
         "set -e; eval \"$(leasehold acquire a -n -q -E 9)\"; touch ran",
     );
     assert_eq!((ran.code, ran.err.as_str()), (9, ""));
-    // Nor after an argument that does not exist, or a code that means success.
+    // Nor must it continue after an unknown argument, or with an exit code that means success.
     for (line, code) in [
         (
             "eval \"$(leasehold acquire b --bogus)\" || exit; touch ran",
@@ -121,7 +121,7 @@ fn a_script_stops_where_it_does_not_get_the_lock() {
         assert_eq!(script(&place, line).code, code, "{line}");
         assert!(!place.file("ran").exists(), "{line}");
     }
-    // JSON is not for `eval`: stdout has the object, or nothing. Help is not an error.
+    // JSON is not for `eval`: stdout contains the object or is empty. Help is not an error.
     for args in [
         &["acquire", "b", "--bogus", "-o", "json"][..],
         &["acquire", "b", "--bogus", "--output=json"],
@@ -139,9 +139,9 @@ fn a_script_stops_where_it_does_not_get_the_lock() {
     assert!(!place.ok(&["acquire", "--help"]).contains("(exit"));
 }
 
-/// What was released cannot be extended. That it was broken is not said: it may not be so.
+/// A released lease cannot be extended. The message lists what may have happened.
 #[test]
-fn extend_after_release_says_what_may_have_happened() {
+fn extend_after_release_fails() {
     let place = Place::local();
     let ran = script(
         &place,
@@ -154,9 +154,9 @@ fn extend_after_release_says_what_may_have_happened() {
     assert!(ran.err.contains("was released"), "{}", ran.err);
 }
 
-/// With a prefix, names are given and shown without it.
+/// Names in arguments and in the output do not include the prefix.
 #[test]
-fn a_prefix_is_put_before_every_name() {
+fn prefix() {
     let place = Place::local();
     let out = place.ok(&["acquire", "a", "--prefix", "app:", "-o", "json"]);
     let lease: serde_json::Value = serde_json::from_str(&out).expect("JSON");
@@ -173,9 +173,9 @@ fn a_prefix_is_put_before_every_name() {
     assert_eq!(place.run(&["run", "app:a", "-n", "--", "true"]).code, 0);
 }
 
-/// If its output cannot be written nobody knows the owner: then it is given back.
+/// If the lease cannot be printed, the caller does not know the owner. The lock is released then.
 #[test]
-fn a_lease_that_cannot_be_printed_is_given_back() {
+fn a_lease_that_cannot_be_printed_is_released() {
     let place = Place::local();
     let full = std::fs::File::options()
         .write(true)
@@ -187,9 +187,9 @@ fn a_lease_that_cannot_be_printed_is_given_back() {
     assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
 }
 
-/// The nodes in a file, which others may not read.
+/// Nodes from a file, to which other users must not have access.
 #[test]
-fn a_file_of_nodes() {
+fn nodes_file() {
     let servers = [RedisServer::start_with(&["--requirepass", "secret"])];
     let place = Place::local();
     let url = servers[0].url().replace("redis://", "redis://:secret@");
@@ -205,12 +205,12 @@ fn a_file_of_nodes() {
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));
     std::fs::write(&file, "# nothing\n").expect("written");
     assert_eq!(place.run(&args).code, 64);
-    // In an argument it works too, with a warning that does not show it.
+    // A password in an argument works, too. The warning does not repeat it.
     let ran = place.run(&["run", "a", "-n", "--node", &url, "--", "true"]);
     assert_eq!(ran.code, 0);
     assert!(
         ran.err
-            .contains("warning: every user of this machine can see"),
+            .contains("warning: a password in an argument is visible"),
         "{}",
         ran.err
     );
@@ -222,7 +222,7 @@ fn a_file_of_nodes() {
     assert!(!ran.err.contains("guess"), "{}", ran.err);
 }
 
-/// Events for machines: one JSON object on each line.
+/// Events are JSON objects, one per line.
 #[test]
 fn events_as_json() {
     let place = Place::local();
@@ -231,7 +231,7 @@ fn events_as_json() {
     assert_eq!(kinds(&all), ["acquired", "started", "exited", "released"]);
     assert_eq!((&all[0]["name"], &all[2]["code"]), (&"a".into(), &3.into()));
     assert!(all[0]["token"].as_u64() > Some(0));
-    // The time that it was held does not contain that for which it was waited.
+    // The time of the wait is not part of `held_ms`.
     let _ = place.ok(&["acquire", "b", "--ttl", "5s"]);
     let ran = place.run(&["run", "b", "--json", "--", "true"]);
     let all_of_b = events(&ran.err);
@@ -251,10 +251,9 @@ fn events_as_json() {
     assert_eq!((ran.code, &all[1]["code"]), (75, &75.into()));
 }
 
-/// An `acquire` that succeeds reports that, and one that fails reports the same code that it
-/// exits with.
+/// `acquire` reports success as an event. On failure, the event contains its exit code.
 #[test]
-fn acquire_reports_success_and_failure_as_events() {
+fn events_of_acquire() {
     let place = Place::local();
     let ran = place.run(&["acquire", "a", "--json", "-o", "json", "--ttl", "60"]);
     let all = events(&ran.err);
@@ -273,8 +272,8 @@ fn acquire_reports_success_and_failure_as_events() {
     }
 }
 
-/// Events go to a descriptor that the caller opened. Text still goes to stderr, and the command
-/// does not get the descriptor.
+/// Events go to a descriptor that the caller opened. Text still goes to stderr, and the command does
+/// not inherit the descriptor.
 #[test]
 fn events_go_to_an_open_descriptor() {
     let place = Place::local();
@@ -298,7 +297,7 @@ fn events_go_to_an_open_descriptor() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("leasehold: acquired `a`"), "{text}");
     assert!(!text.contains("\"event\""), "{text}");
-    // A file is appended to from where it is.
+    // The tool writes at the current position of the file.
     let output = tool("(echo first; exec \"$0\" run a --events-fd 1 -- true)");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(
@@ -328,7 +327,7 @@ fn events_go_to_an_open_descriptor() {
     assert!(!place.file("ran").exists());
 }
 
-/// An extend never shortens, and lasts as long as the acquire unless told otherwise.
+/// `extend` never shortens a lease. Its default TTL is that of `acquire`.
 #[test]
 fn extend_keeps_the_ttl_of_the_acquire() {
     let servers = RedisServer::start_many(1);
@@ -356,10 +355,10 @@ fn extend_keeps_the_ttl_of_the_acquire() {
     }
 }
 
-/// An owner releases the lock that it has, and no other: one of another lock is not told that
-/// its lease was over.
+/// An owner can release only its own lock. The message for another lock does not say that the lease
+/// has expired.
 #[test]
-fn an_owner_of_another_lock() {
+fn the_owner_of_another_lock_is_refused() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
         let ran = script(
@@ -386,10 +385,9 @@ fn an_owner_of_another_lock() {
     }
 }
 
-/// A reader that closes the pipe has what it wanted. Only a lease that is acquired must be
-/// printed: it is released if it cannot be.
+/// A closed pipe is not an error, except for `acquire`: a lease that cannot be printed is released.
 #[test]
-fn a_closed_pipe_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let place = Place::local();
     let _holder = place.holding("held", &[], "exec sleep 60");
     let lease = place.ok(&["acquire", "a", "-o", "json"]);
@@ -425,7 +423,7 @@ fn a_closed_pipe_is_no_error() {
     place.ok(&["run", "b", "-n", "--", "true"]);
 }
 
-/// Every option about nodes can stand in the environment; arguments go before it.
+/// Every option about nodes has an environment variable. Arguments take precedence.
 #[test]
 fn node_options_in_the_environment() {
     let servers = RedisServer::start_many(1);
@@ -463,7 +461,7 @@ fn node_options_in_the_environment() {
         assert_eq!(ran.code, 64, "{variable}: {}", ran.err);
         assert!(ran.err.contains(says), "{variable}: {}", ran.err);
     }
-    // Three that have just started vote only if the guard is off, or they are known to be new.
+    // Three new servers vote only if the restart guard is off or they are known to be new.
     let servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
     let run = |variable: &str, value: &str| {
@@ -484,9 +482,9 @@ fn node_options_in_the_environment() {
     assert!(ran.err.contains("add --restart-guard 5m"), "{}", ran.err);
 }
 
-/// Three servers that have just started: what is waited for is said, and the votes come.
+/// The tool waits for the votes of three servers that have just started, and says so.
 #[test]
-fn the_votes_of_new_servers_are_waited_for() {
+fn run_waits_for_new_servers() {
     let servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
     let ran = place.run(&[
@@ -501,7 +499,7 @@ fn the_votes_of_new_servers_are_waited_for() {
     ]);
     assert_eq!((ran.code, ran.out.as_str()), (0, "mine\n"), "{}", ran.err);
     assert!(
-        ran.err.contains("the nodes vote in") && ran.err.contains("a set that was just replaced"),
+        ran.err.contains("the nodes vote in") && ran.err.contains("the set was replaced recently"),
         "{}",
         ran.err
     );

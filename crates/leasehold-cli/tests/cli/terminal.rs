@@ -1,12 +1,12 @@
-//! On a terminal: the line while waiting, colours, Ctrl-C, Ctrl-Z, and being asked.
+//! On a terminal: the progress line, colours, Ctrl-C, Ctrl-Z and confirmation.
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::{Place, lives, until};
+use crate::{Place, is_alive, until};
 
-/// A shell on a terminal of its own (made by `script`), and a hand on its keyboard.
+/// A shell on a pseudo-terminal, which `script` creates.
 struct Session {
     shell: Child,
     keys: ChildStdin,
@@ -16,13 +16,13 @@ struct Session {
 impl Session {
     fn start(place: &Place, extra: &[(&str, &str)]) -> Self {
         let mut session = Self::of(place, extra, "bash --norc --noprofile -i");
-        // What is typed is echoed; what is calculated is not.
+        // The terminal echoes the input, so the test waits for a computed result.
         session.type_keys("echo up and $((1 + 1))\n");
         session.see("up and 2");
         session
     }
 
-    /// With another program in place of the shell.
+    /// Runs another program instead of the shell.
     fn of(place: &Place, extra: &[(&str, &str)], program: &str) -> Self {
         let mut command = Command::new("script");
         command
@@ -62,7 +62,7 @@ impl Session {
         self.keys.flush().expect("typed");
     }
 
-    /// Waits until this is on the screen, and forgets all up to there.
+    /// Waits until a text is on the screen, and discards the output up to it.
     fn see(&self, text: &str) -> String {
         let start = std::time::Instant::now();
         loop {
@@ -85,9 +85,9 @@ impl Drop for Session {
     }
 }
 
-/// Who holds it, on which host, with what label, since when, and how long it has been waited.
+/// The progress line shows the waiting time, the place in line, and the holder.
 #[test]
-fn one_line_says_who_is_waited_for() {
+fn the_progress_line_shows_the_holder() {
     let place = Place::local();
     let holder = place.holding(
         "a",
@@ -104,7 +104,7 @@ fn one_line_says_who_is_waited_for() {
 }
 
 #[test]
-fn colours_only_where_they_are_wanted() {
+fn colours_only_on_a_terminal_without_no_color() {
     let place = Place::local();
     let mut session = Session::start(&place, &[]);
     session.type_keys("$L run a -- no-such-command\n");
@@ -122,7 +122,7 @@ fn colours_only_where_they_are_wanted() {
 }
 
 #[test]
-fn ctrl_c_ends_the_command_and_the_lock_is_free() {
+fn ctrl_c_ends_the_command_or_the_wait() {
     let place = Place::local();
     let mut session = Session::start(&place, &[]);
     place.pipe("go");
@@ -130,9 +130,9 @@ fn ctrl_c_ends_the_command_and_the_lock_is_free() {
     let inner = place.await_file("inner");
     session.type_keys("\x03");
     session.see("code 130");
-    assert!(!lives(&inner));
+    assert!(!is_alive(&inner));
     assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
-    // While it waits.
+    // During the wait.
     let _holder = place.holding("a", &[], "exec sleep 60");
     session.type_keys("$L run a -- true; echo code $?\n");
     session.see("waiting for");
@@ -140,8 +140,8 @@ fn ctrl_c_ends_the_command_and_the_lock_is_free() {
     session.see("code 130");
 }
 
-/// The command reads from the terminal although it is in a group of its own, also when its
-/// output goes elsewhere.
+/// The command can read from the terminal although it is in another process group, also if its output
+/// is redirected.
 #[test]
 fn the_command_can_read_from_the_terminal() {
     let place = Place::local();
@@ -153,13 +153,13 @@ fn the_command_can_read_from_the_terminal() {
     session.type_keys("more\n");
     session.see("code 0");
     assert_eq!(place.read("out"), "got more\n");
-    // And the shell has its terminal back.
+    // The shell is in the foreground again.
     session.type_keys("echo still here\n");
     session.see("\rstill here");
 }
 
-/// Waits without starting anything: a shell that is just about to start a program can neither
-/// be stopped nor interrupted until it has, while the program can, which then never starts.
+/// Waits without starting a program. A shell that is about to start a program can be neither stopped
+/// nor interrupted until the program runs.
 const COMMAND: &str = "echo $$ > inner; read x < go; echo finished";
 
 #[test]
@@ -181,15 +181,15 @@ fn ctrl_z_and_fg() {
     session.type_keys("echo prompt is back\n");
     session.see("\rprompt is back");
     session.type_keys("fg\n");
-    until("the command goes on", || state('S') || state('R'));
-    std::fs::write(place.file("go"), "go\n").expect("somebody reads");
+    until("the command continues", || state('S') || state('R'));
+    std::fs::write(place.file("go"), "go\n").expect("the command reads");
     session.see("finished");
     session.type_keys("echo code $?\n");
     session.see("code 0");
 }
 
-/// Ctrl-Z while waiting stops the process like any other. It has left the line before that, so
-/// that a stopped process neither gets the lock nor delays others; after `fg` it waits again.
+/// Ctrl-Z during the wait stops the process. It gives up its place in line before that, so that a
+/// stopped process neither acquires the lock nor delays other waiters. After `fg` it waits again.
 #[test]
 fn ctrl_z_while_waiting() {
     let place = Place::local();
@@ -200,7 +200,7 @@ fn ctrl_z_while_waiting() {
     session.type_keys("\x1a");
     session.see("Stopped");
     assert!(place.ok(&["show", "a"]).contains("waiters  0"));
-    // The lock is free for others, also after any time in which it could have been handed over.
+    // Other processes can acquire the lock.
     std::fs::write(place.file("go"), "").expect("written");
     assert_eq!(holder.end().code, 0);
     std::fs::remove_file(place.file("started.a")).expect("the first started");
@@ -211,7 +211,7 @@ fn ctrl_z_while_waiting() {
     );
     session.type_keys("fg\n");
     session.see("waiting for ");
-    // Twice is like once.
+    // A second stop works like the first.
     session.type_keys("\x1a");
     session.see("Stopped");
     std::thread::sleep(std::time::Duration::from_secs(4));
@@ -224,7 +224,7 @@ fn ctrl_z_while_waiting() {
     session.see("code 0");
 }
 
-/// In the background it stops when its command needs the terminal, and goes on with `fg`.
+/// A background job stops when its command needs the terminal, and continues after `fg`.
 #[test]
 fn a_background_job_that_needs_the_terminal() {
     let place = Place::local();
@@ -241,9 +241,9 @@ fn a_background_job_that_needs_the_terminal() {
     session.see("got something");
 }
 
-/// Without a shell that could continue it, Ctrl-Z does nothing, as usual.
+/// Ctrl-Z has no effect if no shell could continue the process.
 #[test]
-fn ctrl_z_where_nobody_could_continue_it() {
+fn ctrl_z_without_a_shell_is_ignored() {
     let place = Place::local();
     place.pipe("go");
     let line = format!("exec \"$L\" run a -c '{COMMAND}'");
@@ -251,12 +251,12 @@ fn ctrl_z_where_nobody_could_continue_it() {
     place.await_file("inner");
     session.type_keys("\x1a");
     std::thread::sleep(std::time::Duration::from_millis(500));
-    std::fs::write(place.file("go"), "go\n").expect("somebody reads");
+    std::fs::write(place.file("go"), "go\n").expect("the command reads");
     session.see("finished");
 }
 
 #[test]
-fn breaking_is_asked_about() {
+fn break_asks_for_confirmation() {
     let place = Place::local();
     let holder = place.holding("a", &["--ttl", "4s"], "exec sleep 60");
     let page = place.ok(&["show", "a"]);
@@ -266,13 +266,13 @@ fn breaking_is_asked_about() {
     let owner = owner.expect("an owner").trim();
     let mut session = Session::start(&place, &[]);
     session.type_keys(&format!("$L break a --owner {owner}; echo code $?\n"));
-    session.see("Take the lock away? [y/N] ");
+    session.see("Break the lock? [y/N] ");
     session.type_keys("n\n");
     session.see("code 1");
     assert_eq!(place.run(&["run", "a", "-n", "-q", "--", "true"]).code, 75);
-    // Without the owner it is the holder's, who is shown.
+    // Without --owner, the current holder is shown.
     session.type_keys("$L break a; echo code $?\n");
-    let asked = session.see("Take the lock away? [y/N] ");
+    let asked = session.see("Break the lock? [y/N] ");
     for part in [&format!(" pid {} for ", holder.pid()), owner, "expires in"] {
         assert!(asked.contains(part), "{part}: {asked}");
     }

@@ -1,4 +1,4 @@
-//! What is printed about a lock: lines for people on stderr, or events for machines.
+//! Reports about a lock: text on stderr, or events as JSON.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,19 +8,19 @@ use leasehold::node::Vote;
 use leasehold::{Holder, Lease, NodeReport, Sighting, Story};
 use serde::Serialize;
 
-use crate::args::Talk;
+use crate::args::ReportArgs;
 use crate::exit::Failure;
-use crate::outlet::{write, write_event};
-use crate::words;
+use crate::messages;
+use crate::output::{write_event, write_stderr};
 
-/// Prints for people on stderr, in colour if that is a terminal that wants it.
-pub(crate) fn say(text: impl AsRef<str>) {
+/// Prints text to stderr, in colour if stderr is a terminal that supports it.
+pub(crate) fn print_message(text: impl AsRef<str>) {
     for line in text.as_ref().lines() {
-        say_line(line);
+        print_line(line);
     }
 }
 
-fn say_line(text: &str) {
+fn print_line(text: &str) {
     let (word, rest) = match text.split_once(": ") {
         Some((word @ ("error" | "warning"), rest)) => (Some(word), rest),
         _ => (None, text),
@@ -29,47 +29,47 @@ fn say_line(text: &str) {
         Some("error") => Style::new().fg_color(Some(AnsiColor::Red.into())).bold(),
         _ => Style::new().fg_color(Some(AnsiColor::Yellow.into())).bold(),
     };
-    write(match word {
+    write_stderr(match word {
         Some(word) => format!("leasehold: {colour}{word}:{colour:#} {rest}"),
         None => format!("leasehold: {rest}"),
     });
 }
 
-/// What became of the standard output.
+/// The state of stdout after a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
-    Reads,
-    /// The reader has closed the pipe: it has what it wanted.
-    HasLeft,
+pub(crate) enum Stdout {
+    Open,
+    /// The reader has closed the pipe.
+    Closed,
 }
 
-/// Prints to the standard output. A closed pipe is no error.
-pub(crate) fn print(text: &[u8]) -> std::io::Result<Reader> {
+/// Writes to stdout. A closed pipe is not an error.
+pub(crate) fn print_stdout(text: &[u8]) -> std::io::Result<Stdout> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
-        Ok(()) => Ok(Reader::Reads),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Reader::HasLeft),
+        Ok(()) => Ok(Stdout::Open),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Stdout::Closed),
         Err(error) => Err(error),
     }
 }
 
-/// Something that happened, for machines.
+/// An event of `--json` and `--events-fd`.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event<'a> {
     Waiting {
         holder: Option<HolderJson>,
-        /// How many stand in line before this one.
+        /// The number of waiters ahead of this one.
         #[serde(skip_serializing_if = "Option::is_none")]
         before: Option<u32>,
         waited_ms: u64,
-        /// During an outage: what is wrong with each node.
+        /// During an outage: the error of each node.
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
         nodes: &'a [NodeJson],
     },
-    /// The wait started again after this process was stopped.
+    /// The wait started again, after this process was stopped or too little of the lease was left.
     Resumed,
-    /// The command replaces this process, under the lease of an enclosing `leasehold run`.
+    /// The command replaces this process and runs under the lease of an enclosing `leasehold run`.
     Inherited {
         token: u64,
     },
@@ -88,13 +88,13 @@ pub(crate) enum Event<'a> {
         why: &'a str,
         signal: &'a str,
     },
-    /// The lease was lost, or will be and the command is being stopped for that.
+    /// The lease was lost, or the command is being stopped because the lease cannot be renewed.
     Lost {
         why: &'a str,
-        /// Who holds the lock now, if the nodes say so.
+        /// The current holder, if the nodes report one.
         #[serde(skip_serializing_if = "Option::is_none")]
         holder: Option<HolderJson>,
-        /// What is wrong with each node, if that is the cause.
+        /// The error of each node, if errors are the cause.
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
         nodes: &'a [NodeJson],
     },
@@ -120,7 +120,7 @@ struct Line<'a> {
     event: Event<'a>,
 }
 
-/// What is wrong with a node, for machines.
+/// The error of a node, in events.
 #[derive(Clone, PartialEq, Serialize)]
 pub(crate) struct NodeJson {
     node: String,
@@ -128,15 +128,15 @@ pub(crate) struct NodeJson {
 }
 
 impl NodeJson {
-    /// What is wrong with each node that failed or does not vote; or that no answer has come, if
-    /// that is all there is.
+    /// The errors of all nodes that failed or do not vote yet. If there are none, the nodes that have
+    /// not answered.
     pub(crate) fn failing(reports: &[NodeReport]) -> Vec<Self> {
         let select = |wanted: fn(&Story) -> bool| -> Vec<Self> {
             let reports = reports.iter().filter(|report| wanted(&report.story));
             reports
                 .map(|report| Self {
                     node: report.node.clone(),
-                    error: words::story(&report.story),
+                    error: messages::node_outcome(&report.story),
                 })
                 .collect()
         };
@@ -152,7 +152,7 @@ impl NodeJson {
         }
     }
 
-    /// All of them for people, at the end of a message; nothing if there are none.
+    /// Formats the errors for the end of a message. Empty if there are none.
     pub(crate) fn list(nodes: &[Self]) -> String {
         let text = |node: &Self| format!("{}: {}", node.node, node.error);
         match nodes {
@@ -165,7 +165,7 @@ impl NodeJson {
     }
 }
 
-/// Who holds a lock, for machines.
+/// The holder of a lock, in events and JSON output.
 #[derive(Serialize)]
 pub(crate) struct HolderJson {
     host: Option<String>,
@@ -173,12 +173,12 @@ pub(crate) struct HolderJson {
     label: Option<String>,
     token: Option<u64>,
     since_ms: Option<u64>,
-    /// Given back, and kept taken by `--at-least-for`.
+    /// The holder has released the lock, and `--at-least-for` keeps it.
     kept: bool,
 }
 
 impl HolderJson {
-    /// The holder of a lock that was inspected.
+    /// The holder of an inspected lock.
     pub(crate) fn of(lock: &Sighting) -> Self {
         Self {
             since_ms: lock.since().map(unix_ms),
@@ -208,21 +208,21 @@ enum Level {
     Json,
 }
 
-/// Reports what happens to one lock, at the level that was asked for.
+/// Reports what happens to one lock, at the level that the user chose.
 pub(crate) struct Reporter {
     level: Level,
     name: String,
 }
 
 impl Reporter {
-    pub(crate) fn new(talk: &Talk, name: String) -> Self {
-        if let Some(events) = &talk.events_fd {
+    pub(crate) fn new(args: &ReportArgs, name: String) -> Self {
+        if let Some(events) = &args.events_fd {
             events.install();
         }
-        let level = match talk {
-            Talk { json: true, .. } => Level::Json,
-            Talk { quiet: true, .. } => Level::Quiet,
-            Talk { verbose: true, .. } => Level::Verbose,
+        let level = match args {
+            ReportArgs { json: true, .. } => Level::Json,
+            ReportArgs { quiet: true, .. } => Level::Quiet,
+            ReportArgs { verbose: true, .. } => Level::Verbose,
             _ => Level::Normal,
         };
         Self { level, name }
@@ -232,36 +232,36 @@ impl Reporter {
         &self.name
     }
 
-    /// A step, printed with `-v`.
-    pub(crate) fn tell(&self, event: Event<'_>, text: impl FnOnce() -> String) {
+    /// Reports a step, which is printed with `-v`.
+    pub(crate) fn step(&self, event: Event<'_>, text: impl FnOnce() -> String) {
         self.report(event, &[Level::Verbose], text);
     }
 
-    /// What is printed once at the default level, and as it changes with `-v`.
-    pub(crate) fn mention(&self, text: impl FnOnce() -> String) {
+    /// Prints a text only at the default level. With `-v`, [`step`](Self::step) has printed it.
+    pub(crate) fn notice(&self, text: impl FnOnce() -> String) {
         if self.level == Level::Normal {
-            say(text());
+            print_message(text());
         }
     }
 
-    /// An error, or what is done to the command because of one: always printed.
+    /// Reports an error, or what is done to the command because of one. Always printed.
     pub(crate) fn warn(&self, event: Event<'_>, text: impl FnOnce() -> String) {
         self.report(event, &[Level::Verbose, Level::Normal, Level::Quiet], text);
     }
 
-    /// The lock was acquired.
+    /// Reports that the lock was acquired.
     pub(crate) fn acquired(&self, lease: &Lease, waited: Duration) {
         let event = Event::Acquired {
             token: lease.token(),
             deadline_ms: unix_ms(SystemTime::now() + lease.remaining()),
             waited_ms: millis(waited),
         };
-        self.tell(event, || {
+        self.step(event, || {
             format!("acquired `{}`, token {}", self.name, lease.token())
         });
     }
 
-    /// Why this process ends.
+    /// Reports why this process exits.
     pub(crate) fn fail(&self, failure: &Failure) {
         let (code, message) = (failure.code, &*failure.text);
         let event = Event::Error { code, message };
@@ -276,26 +276,26 @@ impl Reporter {
         }
     }
 
-    /// Whether a line that changes can be shown.
+    /// Whether a progress line can be drawn.
     pub(crate) fn is_live(&self) -> bool {
         matches!(self.level, Level::Normal | Level::Verbose) && std::io::stderr().is_terminal()
     }
 
-    /// Writes the event for machines, and the text at the levels given.
+    /// Writes the event, and prints the text at the given levels.
     fn report(&self, event: Event<'_>, levels: &[Level], text: impl FnOnce() -> String) {
         if levels.contains(&self.level) {
-            say(text());
+            print_message(text());
         }
         let line = Line {
             time_ms: unix_ms(SystemTime::now()),
             name: &self.name,
             event,
         };
-        // It consists of text and numbers, so it can be written.
+        // Text and numbers can always be serialised.
         if let Ok(line) = serde_json::to_string(&line) {
             write_event(&line);
             if self.level == Level::Json {
-                write(line);
+                write_stderr(line);
             }
         }
     }
@@ -310,18 +310,29 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// For people: two units at most, milliseconds only below a second.
+/// Formats a duration with at most two units, and with milliseconds only below a second.
 pub(crate) fn short(duration: Duration) -> String {
-    let rounded = match duration {
-        d if d < Duration::from_secs(1) => Duration::from_millis(millis(d)),
-        d if d < Duration::from_secs(3600) => Duration::from_secs(d.as_secs()),
-        d if d < Duration::from_secs(24 * 3600) => Duration::from_secs(d.as_secs() / 60 * 60),
-        d => Duration::from_secs(d.as_secs() / 3600 * 3600),
+    const DAY: u64 = 24 * 3600;
+    let seconds = duration.as_secs();
+    let rounded = match seconds {
+        0 => Duration::from_millis(millis(duration)),
+        1..3600 => Duration::from_secs(seconds),
+        3600..DAY => Duration::from_secs(seconds / 60 * 60),
+        _ => Duration::from_secs(seconds % DAY / 3600 * 3600),
     };
-    humantime::format_duration(rounded).to_string()
+    let days = match seconds / DAY {
+        0 => return humantime::format_duration(rounded).to_string(),
+        1 => "1day".to_owned(),
+        days => format!("{days}days"),
+    };
+    match rounded.is_zero() {
+        true => days,
+        false => format!("{days} {}", humantime::format_duration(rounded)),
+    }
 }
 
-/// As [`short`], rounded to the nearest second instead of down: for a time that has just begun.
+/// As [`short`], but rounds to the nearest second instead of down: for a period that has just
+/// started.
 pub(crate) fn nearest(duration: Duration) -> String {
     match duration < Duration::from_secs(1) {
         true => short(duration),
@@ -334,13 +345,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_shown_with_two_units_at_most() {
+    fn durations_have_at_most_two_units() {
         let text = |ms| short(Duration::from_millis(ms));
         assert_eq!(text(0), "0s");
         assert_eq!(text(123), "123ms");
         assert_eq!(text(61_900), "1m 1s");
         assert_eq!(text(3_661_000), "1h 1m");
         assert_eq!(text(90_000_000), "1day 1h");
+        assert_eq!(text(9_000 * 86_400_000), "9000days");
         let text = |ms| nearest(Duration::from_millis(ms));
         assert_eq!(text(4_990), "5s");
         assert_eq!(text(4_400), "4s");

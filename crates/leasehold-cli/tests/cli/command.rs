@@ -1,12 +1,12 @@
-//! The command: what it gets, and what it hears.
+//! The command: its environment, its signals and its end.
 
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::{Place, eventually, lives, until};
+use crate::{Place, eventually, is_alive, until};
 
 #[test]
-fn stdin_stdout_and_stderr_are_its_own() {
+fn standard_streams_are_inherited() {
     let place = Place::local();
     let mut command = place.command(&["run", "a", "--", "sh", "-c", "cat; echo oops >&2"]);
     let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
@@ -19,7 +19,7 @@ fn stdin_stdout_and_stderr_are_its_own() {
 }
 
 #[test]
-fn its_environment_names_the_lease_and_the_nodes() {
+fn environment_contains_lease_and_nodes() {
     let mut place = Place::local();
     place.nodes = Some(format!("local:{}", place.file("own.db").display()));
     let out = place.ok(&["run", "it's a", "--", "env"]);
@@ -37,7 +37,7 @@ fn its_environment_names_the_lease_and_the_nodes() {
         .expect("a deadline")
         .parse()
         .expect("a number");
-    // Both are times: the deadline is less than a TTL of 10 s after the token.
+    // A token is a time in µs. The deadline is at most a TTL of 10 s later.
     assert!(
         deadline > token / 1000 && deadline < token / 1000 + 11_000,
         "{token} {deadline}"
@@ -47,9 +47,9 @@ fn its_environment_names_the_lease_and_the_nodes() {
     assert!(next.trim().parse::<u64>().expect("a number") > token);
 }
 
-/// Each signal arrives at the command, once.
+/// The command receives each signal once.
 #[test]
-fn signals_are_passed_on() {
+fn signals_are_forwarded() {
     for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"] {
         let place = Place::local();
         let command =
@@ -62,7 +62,7 @@ fn signals_are_passed_on() {
     }
 }
 
-/// A command that does not care for a signal dies of it, and so do all that it started.
+/// A signal without a handler ends the command and all its descendants.
 #[test]
 fn signals_reach_grandchildren() {
     let place = Place::local();
@@ -70,11 +70,11 @@ fn signals_reach_grandchildren() {
     let inner = place.await_file("inner");
     running.signal("TERM");
     assert_eq!(running.end().code, 128 + 15);
-    until("the grandchild is gone", || !lives(&inner));
+    until("the grandchild has ended", || !is_alive(&inner));
 }
 
 #[test]
-fn it_is_stopped_after_at_most_for() {
+fn at_most_for_stops_the_command() {
     let place = Place::local();
     let args = ["--at-most-for", "5s", "--ttl", "5s"];
     let ran = place
@@ -84,29 +84,28 @@ fn it_is_stopped_after_at_most_for() {
     let says = "time limit reached (--at-most-for 5s): sent SIGTERM, SIGKILL in ";
     assert!(ran.err.contains(says), "{}", ran.err);
     let inner = place.await_file("inner");
-    until("what it started is gone", || !lives(&inner));
-    // One that does not listen is killed when its grace is over.
+    until("its child has ended", || !is_alive(&inner));
+    // A command that ignores SIGTERM is killed when its grace period is over.
     let args = ["--at-most-for", "5s", "--grace", "200ms", "--ttl", "5s"];
     let ran = place
         .holding("b", &args, "trap '' TERM; while :; do sleep 0.01; done")
         .end();
     assert_eq!(ran.code, 124, "{}", ran.err);
     assert_eq!(place.run(&["run", "b", "-n", "--", "true"]).code, 0);
-    // The code says that the limit was the reason, whatever the command exits with. The reason
-    // is printed with -q, too.
+    // The exit code is 124 even if the command exits with 0. The reason is printed with -q, too.
     let args = ["--at-most-for", "2", "-q"];
     let command = "trap 'exit 0' TERM; @@ while :; do sleep 0.01; done";
     let ran = place.holding("c", &args, command).end();
     assert_eq!(ran.code, 124, "{}", ran.err);
     assert!(ran.err.contains("time limit reached"), "{}", ran.err);
-    // A command that ends in time keeps its code.
+    // A command that exits in time keeps its exit code.
     let ran = place.run(&["run", "d", "--at-most-for", "600", "-c", "exit 3"]);
     assert_eq!((ran.code, ran.err.as_str()), (3, ""));
 }
 
-/// The name stays taken from the start for so long, however early the command ends.
+/// The lock stays held for this time from the start, however early the command exits.
 #[test]
-fn the_name_stays_taken_for_at_least_for() {
+fn at_least_for_keeps_the_lock() {
     let place = Place::local();
     let started = std::time::Instant::now();
     assert_eq!(
@@ -128,41 +127,41 @@ fn the_name_stays_taken_for_at_least_for() {
     );
 }
 
-/// If the tool is killed the command is told, and on the embedded store the lock is free as
-/// soon as both are gone.
+/// If the tool is killed, the command gets SIGTERM. On the embedded store, the lock is free as soon as
+/// both processes have ended.
 #[test]
-fn it_is_told_when_the_tool_is_killed() {
+fn the_command_gets_sigterm_when_the_tool_is_killed() {
     let place = Place::local();
-    let command = "trap 'echo told > told; sleep 1; echo done >> told; exit' TERM; @@ \
+    let command = "trap 'echo stopped > stopped; sleep 1; echo done >> stopped; exit' TERM; @@ \
                    while :; do sleep 0.01; done";
     let running = place.holding("a", &["--ttl", "60s"], command);
     let pid = place.await_file("started.a");
     place.await_bound("a");
     running.kill();
-    place.await_file("told");
-    // It still cleans up: nobody else may hold the lock.
-    let ran = place.run(&["run", "a", "-n", "-q", "--", "cat", "told"]);
+    place.await_file("stopped");
+    // The command is still cleaning up, so no other process may hold the lock.
+    let ran = place.run(&["run", "a", "-n", "-q", "--", "cat", "stopped"]);
     match ran.code {
         75 => {}
-        // The machine is slow, and it has ended meanwhile.
-        0 => assert_eq!(ran.out, "told\ndone\n"),
+        // The machine is slow, and the command has ended in the meantime.
+        0 => assert_eq!(ran.out, "stopped\ndone\n"),
         code => panic!("{code}: {}", ran.err),
     }
     // Well before the TTL.
-    let out = place.ok(&["run", "a", "-w", "30s", "--", "cat", "told"]);
-    assert_eq!(out, "told\ndone\n");
-    assert!(!lives(&pid));
+    let out = place.ok(&["run", "a", "-w", "30s", "--", "cat", "stopped"]);
+    assert_eq!(out, "stopped\ndone\n");
+    assert!(!is_alive(&pid));
 }
 
 #[test]
-fn a_shell_line_is_run_by_a_shell() {
+fn option_c_runs_a_shell() {
     let place = Place::local();
     assert_eq!(place.ok(&["run", "a", "-c", "echo one | tr o 0"]), "0ne\n");
 }
 
-/// Background processes of a command that ended by itself are left alone, as a shell does.
+/// Background processes of a command that exits by itself are not stopped.
 #[test]
-fn what_it_leaves_in_the_background_goes_on() {
+fn background_processes_continue() {
     let place = Place::local();
     place.ok(&[
         "run",
@@ -171,12 +170,12 @@ fn what_it_leaves_in_the_background_goes_on() {
         "sleep 5 >/dev/null 2>&1 & echo $! > inner",
     ]);
     let inner = place.await_file("inner");
-    assert!(lives(&inner));
+    assert!(is_alive(&inner));
     crate::kill("KILL", inner.trim());
 }
 
 #[test]
-fn arguments_of_any_bytes_arrive() {
+fn arguments_may_contain_any_bytes() {
     use std::os::unix::ffi::OsStrExt;
     let place = Place::local();
     let odd = std::ffi::OsStr::from_bytes(b"a\xff b");
@@ -189,11 +188,11 @@ fn arguments_of_any_bytes_arrive() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    // An option of the command is none of the tool's.
+    // Options after the command belong to the command.
     assert_eq!(place.ok(&["run", "a", "echo", "-n", "--ttl"]), "--ttl");
 }
 
-/// A stopped command is still held; the lease goes on.
+/// The lease of a stopped command is still renewed.
 #[test]
 fn a_stopped_command_keeps_its_lease() {
     let place = Place::local();
@@ -205,16 +204,16 @@ fn a_stopped_command_keeps_its_lease() {
     let ran = place.run(&["run", "a", "-n", "--", "true"]);
     assert_eq!(ran.code, 75, "{}", ran.err);
     crate::kill("CONT", pid.trim());
-    std::fs::write(place.file("go"), "go\n").expect("somebody reads");
+    std::fs::write(place.file("go"), "go\n").expect("the command reads");
     assert_eq!(running.end().out, "done\n");
     eventually("free", || {
         (place.run(&["run", "a", "-n", "-q", "--", "true"]).code == 0).then_some(())
     });
 }
 
-/// A signal that ends processes also ends one that is stopped.
+/// A signal that ends a process also ends a stopped one.
 #[test]
-fn a_stopped_command_can_be_ended() {
+fn a_signal_ends_a_stopped_command() {
     let place = Place::local();
     let running = place.holding("a", &[], "exec sleep 60");
     let pid = place.await_file("started.a");
@@ -223,9 +222,9 @@ fn a_stopped_command_can_be_ended() {
     assert_eq!(running.end().code, 128 + 15);
 }
 
-/// `nohup` works: what was ignored from the start stays so, for the command as well.
+/// `nohup` works: signals that were ignored at the start stay ignored, also for the command.
 #[test]
-fn signals_that_were_ignored_stay_ignored() {
+fn ignored_signals_stay_ignored() {
     let place = Place::local();
     place.pipe("go");
     let tool = place.command(&["run", "a", "-c", "echo $$ > up; read x < go; echo survived"]);
@@ -234,7 +233,7 @@ fn signals_that_were_ignored_stay_ignored() {
     let child = place.await_file("up");
     running.signal("HUP");
     crate::kill("HUP", child.trim());
-    std::fs::write(place.file("go"), "go\n").expect("somebody reads");
+    std::fs::write(place.file("go"), "go\n").expect("the command reads");
     let ran = running.end();
     assert_eq!(
         (ran.code, ran.out.as_str()),
@@ -244,7 +243,7 @@ fn signals_that_were_ignored_stay_ignored() {
     );
 }
 
-/// A parent that ignores the ends of its children does not confuse the tool.
+/// A parent that ignores SIGCHLD does not confuse the tool.
 #[test]
 fn an_ignored_sigchld_does_no_harm() {
     let place = Place::local();
@@ -261,9 +260,9 @@ fn an_ignored_sigchld_does_no_harm() {
     assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
 }
 
-/// Process 1 of a container has nobody to wait for what its command left behind.
+/// As process 1 of a container, the tool must reap the orphans of its command itself.
 #[test]
-fn it_ends_as_process_one() {
+fn the_tool_exits_as_process_one() {
     let place = Place::local();
     let tool = place.command(&[
         "run",
@@ -289,10 +288,10 @@ fn it_ends_as_process_one() {
     assert_eq!(running.end().code, 124);
 }
 
-/// If the tool is killed, and its command dies of that, what the command started may work on:
-/// then the lock is not free.
+/// If the tool is killed and its command ends because of that, descendants of the command may still
+/// be working. The lock is not free then.
 #[test]
-fn the_lock_is_held_while_grandchildren_of_a_killed_tool_work() {
+fn grandchildren_keep_the_lock_of_a_killed_tool() {
     let place = Place::local();
     let command = "sh -c 'trap \"\" TERM; echo $$ > inner; while [ ! -e go ]; do sleep 0.01; done' & \
                    @@ wait";
@@ -302,14 +301,14 @@ fn the_lock_is_held_while_grandchildren_of_a_killed_tool_work() {
     running.kill();
     let ran = place.run(&["run", "a", "-w", "1500ms", "--", "true"]);
     assert_eq!(ran.code, 75, "{}", ran.err);
-    assert!(lives(&inner));
+    assert!(is_alive(&inner));
     std::fs::write(place.file("go"), "").expect("written");
     assert_eq!(place.run(&["run", "a", "-w", "30s", "--", "true"]).code, 0);
 }
 
-/// A command that cannot be started has not had its turn.
+/// A command that cannot be started does not keep the lock.
 #[test]
-fn at_least_for_is_for_commands_that_ran() {
+fn at_least_for_does_not_apply_to_a_missing_command() {
     let place = Place::local();
     let ran = place.run(&["run", "a", "--at-least-for", "1h", "--", "no-such-command"]);
     assert_eq!(ran.code, 127);

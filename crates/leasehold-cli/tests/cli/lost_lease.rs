@@ -1,19 +1,19 @@
-//! Losing the lease while the command runs.
+//! The lease is lost while the command runs.
 
 use std::time::{Duration, Instant};
 
 use leasehold_testkit::RedisServer;
 
-use crate::{Place, events, kinds, lives, until};
+use crate::{Place, events, is_alive, kinds, until};
 
 fn token(text: &str) -> u64 {
     text.trim().parse().expect("a token")
 }
 
-/// With no server answering, the deadline that is known here decides: TERM before it, KILL
-/// at it; and nobody else gets the lock before the command is gone.
+/// If no majority answers, the local deadline decides: SIGTERM before it, SIGKILL at the deadline. No
+/// other process acquires the lock before the command has ended.
 #[test]
-fn a_majority_lost_while_running() {
+fn the_command_is_stopped_without_a_majority() {
     let mut servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
     let flags = [
@@ -25,7 +25,7 @@ fn a_majority_lost_while_running() {
         "5s",
         "--assume-fresh",
     ];
-    let command = "trap 'echo told > told' TERM; echo $LEASEHOLD_TOKEN > token; @@ \
+    let command = "trap 'echo stopped > stopped' TERM; echo $LEASEHOLD_TOKEN > token; @@ \
                    sh -c 'trap \"\" TERM; echo $$ > inner; while :; do sleep 0.01; done' & \
                    while :; do sleep 0.01; done";
     let running = place.holding("a", &flags, command);
@@ -34,11 +34,10 @@ fn a_majority_lost_while_running() {
     servers[0].stop();
     servers[1].stop();
     let stopped = Instant::now();
-    // Somebody waits for it all the time, and notes whether the first still lives when it
-    // gets it.
+    // A waiter checks whether the first command is still running when it acquires the lock.
     let check = format!(
         "for p in {} {}; do case $(cut -d')' -f2 /proc/$p/stat 2>/dev/null) in ''|' Z'*) ;; \
-         *) echo $p lives ;; esac; done; echo $LEASEHOLD_TOKEN",
+         *) echo $p is alive ;; esac; done; echo $LEASEHOLD_TOKEN",
         outer.trim(),
         inner.trim()
     );
@@ -51,10 +50,10 @@ fn a_majority_lost_while_running() {
     assert!(ran.err.contains("could not be renewed"), "{}", ran.err);
     assert!(
         stopped.elapsed() >= Duration::from_millis(800),
-        "TERM came too early"
+        "SIGTERM came too early"
     );
-    assert_eq!(place.await_file("told"), "told\n");
-    assert!(!lives(&outer) && !lives(&inner));
+    assert_eq!(place.await_file("stopped"), "stopped\n");
+    assert!(!is_alive(&outer) && !is_alive(&inner));
     servers[0].resume();
     servers[1].resume();
     let ran = next.end();
@@ -62,10 +61,10 @@ fn a_majority_lost_while_running() {
     assert!(token(&ran.out) > first, "{}", ran.out);
 }
 
-/// A holder that was stopped for longer than its TTL: when it goes on, its command is killed at once,
-/// and the next holder had a larger token meanwhile.
+/// A holder is stopped for longer than its TTL. When it is continued, its command is killed at once.
+/// The next holder has a larger token.
 #[test]
-fn a_stopped_holder() {
+fn a_stopped_holder_loses_the_lease() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
         let command =
@@ -79,15 +78,15 @@ fn a_stopped_holder() {
         assert!(token(&out) > first);
         running.signal("CONT");
         assert_eq!(running.end().code, 79);
-        until("the command is gone", || !lives(&pid));
+        until("the command has ended", || !is_alive(&pid));
     }
 }
 
-/// A lock that was broken: the holder says why, stops the command in order, and ends.
+/// The holder of a broken lock reports the reason, stops its command and exits.
 #[test]
-fn a_broken_lock() {
+fn the_command_of_a_broken_lock_is_stopped() {
     let place = Place::local();
-    let command = "trap 'echo told > told; exit 0' TERM; @@ while :; do sleep 0.01; done";
+    let command = "trap 'echo stopped > stopped; exit 0' TERM; @@ while :; do sleep 0.01; done";
     let running = place.holding("a", &["--ttl", "3s", "-v"], command);
     let shown = place.ok(&["show", "a"]);
     let owner = shown
@@ -103,12 +102,12 @@ fn a_broken_lock() {
         ran.err
     );
     assert!(!ran.err.contains("released"), "{}", ran.err);
-    assert_eq!(place.await_file("told"), "told\n");
+    assert_eq!(place.await_file("stopped"), "stopped\n");
 }
 
-/// Who only wants to be warned is, and keeps the command and its exit code.
+/// With `--on-lost warn`, the command continues and its exit code is kept.
 #[test]
-fn warned_only() {
+fn on_lost_warn() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
     let args = ["--ttl", "3s", "--on-lost", "warn"];
@@ -122,13 +121,13 @@ fn warned_only() {
     assert!(ran.err.contains("lost `a`"), "{}", ran.err);
 }
 
-/// A lost lease has one `lost` event and `was_lost: true`, whether the command ends in its grace,
-/// is killed at the deadline, or goes on (`--on-lost warn`).
+/// A lost lease has one `lost` event and `was_lost: true`, whether the command ends within its grace
+/// period, is killed at the deadline, or continues (`--on-lost warn`).
 #[test]
 fn the_events_of_a_loss_agree_with_the_exit_code() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
-    // The shell itself writes to stderr when what it waits for is terminated.
+    // The shell writes to stderr when its child is terminated.
     let obeys = "exec 2>/dev/null; trap 'exit 0' TERM; @@ while :; do sleep 0.01; done";
     let ignores = "exec 2>/dev/null; trap '' TERM; @@ while :; do sleep 0.01; done";
     let goes_on = "@@ while [ ! -e go ]; do sleep 0.01; done; exit 5";
@@ -180,7 +179,7 @@ fn the_error_of_a_loss_names_nodes_and_causes() {
     let line = lines()
         .find(|line| line.contains("lost `a`"))
         .expect("a loss");
-    // Two of three failures decide, so two are named at least.
+    // Two of three failures decide, so at least two are named.
     let causes = [
         &["timed out", "no answer"][..],
         &["refused"],
@@ -202,9 +201,9 @@ fn the_error_of_a_loss_names_nodes_and_causes() {
     assert!(named >= 2, "{line}");
 }
 
-/// `-q` hides progress, not that the command was stopped because its lease was lost.
+/// `-q` does not hide that the command was stopped because its lease was lost.
 #[test]
-fn a_loss_is_printed_with_quiet_too() {
+fn quiet_prints_a_loss() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
     let args = ["-q", "--ttl", "4s", "--grace", "500ms"];
@@ -222,7 +221,7 @@ fn a_loss_is_printed_with_quiet_too() {
     }
 }
 
-/// Grandchildren that do not listen are killed too, before the lock is given back.
+/// Grandchildren that ignore SIGTERM are killed before the lock is released.
 #[test]
 fn grandchildren_do_not_outlive_the_lease() {
     let mut servers = RedisServer::start_many(1);
@@ -233,29 +232,29 @@ fn grandchildren_do_not_outlive_the_lease() {
     servers[0].stop();
     let ran = running.end();
     assert_eq!(ran.code, 79, "{}", ran.err);
-    assert!(!lives(&inner), "{}", ran.err);
+    assert!(!is_alive(&inner), "{}", ran.err);
     servers[0].resume();
 }
 
-/// Standard error may be a pipe that nobody reads: neither the lease nor the end of the
-/// command waits for that.
+/// Stderr may be a pipe that is not read. Neither the renewal of the lease nor the end of the command
+/// waits for the reader.
 #[test]
-fn a_stderr_that_nobody_reads() {
+fn a_full_stderr_pipe_does_not_block() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
-    let command = "trap 'echo told > told; exit' TERM; @@ while :; do sleep 0.01; done";
+    let command = "trap 'echo stopped > stopped; exit' TERM; @@ while :; do sleep 0.01; done";
     let running = place.holding("a", &["--ttl", "3s", "--json"], command);
     // More events than a pipe holds.
     let pid = running.pid().to_string();
     for _ in 0..2_000 {
         crate::kill("USR1", &pid);
     }
-    // USR1 has no trap: the command is gone. The lock is given back all the same.
+    // SIGUSR1 has ended the command. The lock is released nevertheless.
     let ran = place.run(&["run", "a", "-w", "30s", "--", "echo", "next"]);
     assert_eq!(ran.out, "next\n", "{}", ran.err);
     drop(running);
 
-    let command = "exec 2>/dev/null; trap 'echo told > told; exit' TERM; trap : USR1; @@ \
+    let command = "exec 2>/dev/null; trap 'echo stopped > stopped; exit' TERM; trap : USR1; @@ \
                    while :; do sleep 0.01; done";
     let running = place.holding("b", &["--ttl", "3s", "--json"], command);
     let pid = running.pid().to_string();
@@ -264,14 +263,16 @@ fn a_stderr_that_nobody_reads() {
     }
     std::thread::sleep(Duration::from_secs(4));
     let ran = place.run(&["run", "b", "-n", "--", "true"]);
-    assert_eq!(ran.code, 75, "it was not renewed: {}", ran.err);
+    assert_eq!(ran.code, 75, "the lease was not renewed: {}", ran.err);
     servers[0].stop();
-    // Nobody reads what it says until it has ended.
-    until("the command is gone", || !lives(&place.read("started.b")));
+    // The pipe is read only after the command has ended.
+    until("the command has ended", || {
+        !is_alive(&place.read("started.b"))
+    });
     let ran = running.end();
     assert_eq!(
-        (ran.code, place.read("told").as_str()),
-        (79, "told\n"),
+        (ran.code, place.read("stopped").as_str()),
+        (79, "stopped\n"),
         "{}",
         ran.err
     );

@@ -1,14 +1,14 @@
-//! What the library reports, in the words of the tool: options are called as on the command
-//! line, and times are written as people write them.
+//! Messages for errors of the library. They use the names of the command-line options, and round
+//! durations.
 
 use std::time::{Duration, SystemTime};
 
 use leasehold::node::{NodeError, Vote};
 use leasehold::{Error, Holder, Invalid, Refusal, Sighting, Story, TlsPart};
 
-use crate::talk::short;
+use crate::report::short;
 
-/// What a failed call says, with the next step on a line of its own.
+/// The message for an error, with the next step on a separate line.
 pub(crate) fn error(error: &Error) -> String {
     let text = match error {
         Error::Held(refusal) => held(refusal),
@@ -25,18 +25,18 @@ pub(crate) fn error(error: &Error) -> String {
     }
 }
 
-/// Who holds a lock, and how long ago the holder asked for it: the least that tells who it is.
+/// Describes a holder, and how long ago it requested the lock.
 pub(crate) fn holder(holder: &Holder) -> String {
     holder_since(holder, holder.since())
 }
 
-/// Who holds a lock that was inspected, and for how long.
+/// Describes the holder of an inspected lock, and for how long it has held the lock.
 pub(crate) fn holder_of(lock: &Sighting) -> String {
     holder_since(&lock.holder, lock.since())
 }
 
-/// Who held a lock that was inspected.
-pub(crate) fn who(lock: &Sighting) -> String {
+/// Describes the holder of an inspected lock, without a time.
+pub(crate) fn holder_name(lock: &Sighting) -> String {
     holder_since(&lock.holder, None)
 }
 
@@ -49,13 +49,13 @@ fn holder_since(holder: &Holder, since: Option<SystemTime>) -> String {
     let who = format!("{host} pid {pid}{label}");
     match since {
         _ if holder.kept => format!("--at-least-for of {who}"),
-        // A little ahead, if the token is.
+        // The time may be slightly in the future.
         Some(since) => format!("{who} for {}", short(since.elapsed().unwrap_or_default())),
         None => who,
     }
 }
 
-/// Who holds it and until when, from what the nodes that refused said.
+/// Describes the holder and when the lock expires, as the nodes report it.
 fn held(refusal: &Refusal) -> String {
     let name = refusal.name.as_ref().map(ToString::to_string);
     let name = name.unwrap_or_default();
@@ -68,7 +68,7 @@ fn held(refusal: &Refusal) -> String {
         Some(left) => format!("expires in {} unless renewed", short(left)),
         None => "it has no TTL".to_owned(),
     };
-    // Nodes that say the same are not worth a word.
+    // Nodes that report the same holder are not listed.
     let differs = |story: &Story| match story {
         Story::Voted(Vote::Held { holder, .. }) => holder != by,
         Story::Pending => false,
@@ -80,8 +80,12 @@ fn held(refusal: &Refusal) -> String {
     )
 }
 
+/// Describes why too few nodes voted. With a single node, its answer is the reason.
 fn no_majority(refusal: &Refusal) -> String {
     let (majority, all) = (refusal.majority, refusal.nodes.len());
+    if let [only] = &*refusal.nodes {
+        return format!("node {}: {}", only.node, node_outcome(&only.story));
+    }
     let text = match &refusal.name {
         Some(name) => format!("no majority for `{name}`: {majority} of {all} nodes must grant it"),
         None => format!("no majority: {majority} of {all} nodes must answer"),
@@ -89,11 +93,14 @@ fn no_majority(refusal: &Refusal) -> String {
     text + &nodes(refusal, |_| true)
 }
 
-/// What those nodes said that are worth a word.
-fn nodes(refusal: &Refusal, worth: impl Fn(&Story) -> bool) -> String {
-    let reports = refusal.nodes.iter().filter(|report| worth(&report.story));
+/// Lists the reports of the nodes that `is_listed` selects.
+fn nodes(refusal: &Refusal, is_listed: impl Fn(&Story) -> bool) -> String {
+    let reports = refusal
+        .nodes
+        .iter()
+        .filter(|report| is_listed(&report.story));
     let reports: Vec<_> = reports
-        .map(|report| format!("{}: {}", report.node, story(&report.story)))
+        .map(|report| format!("{}: {}", report.node, node_outcome(&report.story)))
         .collect();
     match reports.is_empty() {
         true => String::new(),
@@ -101,9 +108,9 @@ fn nodes(refusal: &Refusal, worth: impl Fn(&Story) -> bool) -> String {
     }
 }
 
-/// What one node said.
-pub(crate) fn story(story: &Story) -> String {
-    match story {
+/// Describes the answer of one node.
+pub(crate) fn node_outcome(outcome: &Story) -> String {
+    match outcome {
         Story::Voted(Vote::Held {
             holder: by,
             remaining: Some(left),
@@ -116,26 +123,36 @@ pub(crate) fn story(story: &Story) -> String {
             short(round_up(*remaining))
         ),
         Story::Failed(error) => node_error(error),
-        story => story.to_string(),
+        outcome => outcome.to_string(),
     }
 }
 
-/// Why a node did not answer.
+/// Describes why a node did not vote.
 pub(crate) fn node_error(error: &NodeError) -> String {
     match error {
-        NodeError::OtherConstants { theirs, ours } => format!(
-            "other clients of this node use {}, this one {}; give all clients the same values",
-            constants(theirs),
-            constants(ours)
-        ),
+        NodeError::OtherConstants { theirs, ours } => {
+            let (theirs, ours) = constants(theirs, ours);
+            format!(
+                "other clients of this node use {theirs}, but this client uses {ours}; use the same \
+                 values in all clients, or change them for all with `leasehold init --replace`"
+            )
+        }
         error => error.to_string(),
     }
 }
 
-/// The values that clients must agree on, as they are on record.
-fn constants(text: &str) -> String {
-    let text = text.replace("restart_guard=", "--restart-guard ");
-    text.replace(['_', '='], " ")
+/// Formats the values that all clients must agree on, but only those that differ.
+fn constants(theirs: &str, ours: &str) -> (String, String) {
+    let differing = |one: &str, other: &str| {
+        let others: Vec<_> = other.split(' ').collect();
+        let values = one.split(' ').filter(|value| !others.contains(value));
+        let values = values.map(|value| {
+            let value = value.replace("restart_guard=", "--restart-guard ");
+            value.replace(['_', '='], " ")
+        });
+        values.collect::<Vec<_>>().join(", ")
+    };
+    (differing(theirs, ours), differing(ours, theirs))
 }
 
 fn invalid(invalid: &Invalid) -> String {
@@ -153,13 +170,13 @@ fn invalid(invalid: &Invalid) -> String {
             short(*max)
         ),
         Invalid::TtlBeyondGuard { ttl, guard } => format!(
-            "--ttl {} is longer than the restart guard of {}; add --restart-guard {0}, the same \
-             on all clients of these nodes",
+            "--ttl {} is longer than the restart guard of {}; add --restart-guard {0} to all \
+             clients of these nodes",
             short(*ttl),
             short(*guard)
         ),
-        Invalid::Owner => "not an owner: give the whole text that `leasehold acquire` printed, \
-                           which begins with 40 hex digits"
+        Invalid::Owner => "invalid owner: it must be the complete text that `leasehold acquire` \
+                           printed, which starts with 40 hex digits"
             .to_owned(),
         Invalid::Tls { what, why } => {
             let option = match what {
@@ -174,7 +191,7 @@ fn invalid(invalid: &Invalid) -> String {
     }
 }
 
-/// The option of the tool by which one of the library is set.
+/// The command-line option for an option of the library.
 fn flag(option: &str) -> String {
     match option {
         "min_hold" => "--at-least-for".to_owned(),
@@ -184,20 +201,17 @@ fn flag(option: &str) -> String {
     }
 }
 
-/// What can be done about it.
+/// What the user can do about an error.
 fn next_step(error: &Error) -> Option<&'static str> {
     let refusal = match error {
         Error::NoMajority(refusal) => refusal,
         Error::Invalid(Invalid::Node { error, .. }) => return next_step_after([error]),
-        Error::Invalid(Invalid::NodeUrl { why, .. }) if why.contains("redis://") => {
-            return Some("give --node once per server; commas only in LEASEHOLD_NODES");
-        }
         _ => return None,
     };
     if votes_in(refusal).is_some() {
         return Some(
-            "wait until the nodes vote (without --no-wait); after a restart, if no lease can be running, \
-             `leasehold init --assume-fresh` lets them vote at once",
+            "wait until the nodes vote (omit --no-wait); if no lease can be in use, `leasehold init \
+             --assume-fresh` lets them vote at once",
         );
     }
     next_step_after(refusal.nodes.iter().filter_map(|node| match &node.story {
@@ -206,47 +220,56 @@ fn next_step(error: &Error) -> Option<&'static str> {
     }))
 }
 
-/// What can be done about nodes that failed so: the first that applies.
+/// What the user can do about nodes that failed with these errors: the most specific step. `None` if
+/// a message already says what to do.
 pub(crate) fn next_step_after<'a>(
     failed: impl IntoIterator<Item = &'a NodeError>,
 ) -> Option<&'static str> {
     use NodeError::{
-        Disconnected, NoPermission, NoSuchDatabase, Protocol, TimedOut, Tls, Unanswered,
-        Unreachable, WrongPassword,
+        Clustered, Disconnected, NoPermission, NoSuchDatabase, OtherConstants, OtherNodes,
+        Protocol, SameServer, TimedOut, Tls, Unanswered, Unreachable, WrongPassword, WrongType,
     };
     let step = |error: &NodeError| {
         Some(match error {
+            OtherNodes { .. }
+            | OtherConstants { .. }
+            | SameServer { .. }
+            | Clustered { .. }
+            | WrongType => (0, ""),
             WrongPassword => (
                 0,
                 "check the user name and the password in the URL of the node",
             ),
             NoPermission { .. } => (
                 0,
-                "allow the user what is missing (ACL SETUSER); docs/deployment.md lists what is \
+                "grant the missing permission (ACL SETUSER); docs/deployment.md lists all that are \
                  needed",
             ),
             Tls { .. } => (
                 0,
-                "check that --tls-ca signed the server's certificate, that the certificate is for \
-                 the host in the URL, and --tls-cert and --tls-key if the server asks for them",
+                "check that --tls-ca issued the server's certificate and that the certificate is valid \
+                 for the host in the URL; if the server requires a client certificate, use --tls-cert \
+                 and --tls-key",
             ),
             NoSuchDatabase => (
                 0,
-                "use an index that the server has (`CONFIG GET databases`) at the end of the URL",
+                "use a database index in the URL that exists on the server (`CONFIG GET databases`)",
             ),
             Protocol { .. } => (
                 0,
                 "check that a Redis or Valkey server listens at this address, and whether it \
-                 expects TLS (rediss://)",
+                 requires TLS (rediss://)",
             ),
+            // The server answers, and the error says what to do.
+            Unreachable { why } if why.contains("out of memory") => (0, ""),
             Unreachable { why } if why.contains("timed out") || why.contains("connecting") => (
                 1,
-                "check that the servers run, and the addresses and firewalls on the way; with \
-                 rediss://, does this port speak TLS?",
+                "check that the servers are running, and check addresses and firewalls; with \
+                 rediss://, check that the port accepts TLS",
             ),
             Unreachable { .. } | Disconnected { .. } => (
                 1,
-                "check that the servers run, and the addresses and firewalls on the way",
+                "check that the servers are running, and check addresses and firewalls",
             ),
             TimedOut { .. } | Unanswered => {
                 (2, "check whether the servers are stopped or overloaded")
@@ -255,11 +278,12 @@ pub(crate) fn next_step_after<'a>(
         })
     };
     let steps = failed.into_iter().filter_map(step);
-    steps.min_by_key(|(rank, _)| *rank).map(|(_, step)| step)
+    let (_, step) = steps.min_by_key(|(rank, _)| *rank)?;
+    Some(step).filter(|step| !step.is_empty())
 }
 
-/// When enough nodes vote again, if only time is missing: until their restart guard is over, or
-/// until no lease of a set that was replaced can run.
+/// When a majority votes again, if waiting is all that is needed: until the restart guard is over,
+/// or until all leases of a replaced set have expired.
 pub(crate) fn votes_in(refusal: &Refusal) -> Option<Duration> {
     let mut voters = 0;
     let mut waits: Vec<_> = refusal
@@ -279,7 +303,7 @@ pub(crate) fn votes_in(refusal: &Refusal) -> Option<Duration> {
     waits.get(missing).copied().map(round_up)
 }
 
-/// To whole seconds: what is waited for is not over before it is said to be.
+/// Rounds up to whole seconds, so that the announced time is never too short.
 fn round_up(time: Duration) -> Duration {
     Duration::from_secs(
         time.as_millis()

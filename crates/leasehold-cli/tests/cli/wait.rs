@@ -6,9 +6,9 @@ use leasehold_testkit::RedisServer;
 
 use crate::{Place, until};
 
-/// A holder that ends makes way at once.
+/// A waiter acquires the lock when the holder releases it.
 #[test]
-fn it_waits_for_its_turn() {
+fn a_waiter_follows_the_holder() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
         let holder = place.holding(
@@ -24,9 +24,9 @@ fn it_waits_for_its_turn() {
     }
 }
 
-/// On the embedded store a waiter is woken, and one that died does not stand in the way.
+/// On the embedded store, a waiter that has died does not delay the next one.
 #[test]
-fn the_next_is_woken_although_the_first_waiter_died() {
+fn a_dead_waiter_does_not_delay_others() {
     let place = Place::local();
     let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
     let dead = place.spawn(&["run", "a", "--", "true"]);
@@ -40,13 +40,12 @@ fn the_next_is_woken_although_the_first_waiter_died() {
     dead.kill();
     std::fs::write(place.file("go"), "").expect("written");
     assert_eq!((holder.end().code, next.end().code), (0, 0));
-    // And what it left behind is gone.
+    // The socket of the dead waiter has been removed.
     let sockets = std::fs::read_dir(place.file("state/leasehold/locks.db.wake"));
     assert_eq!(sockets.expect("a directory").count(), 0);
 }
 
-/// Every signal that would end a process ends the wait, and nothing is left behind: neither
-/// a lock nor a waiter.
+/// Every signal that ends a process ends the wait. Neither a lock nor a waiter is left on the nodes.
 #[test]
 fn signals_end_the_wait() {
     let servers = RedisServer::start_many(1);
@@ -54,7 +53,7 @@ fn signals_end_the_wait() {
         let holder = place.holding("a", &[], "exec sleep 60");
         for (signal, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3)] {
             let waiting = place.spawn(&["run", "a", "--json", "--", "true"]);
-            // Long enough to have asked; the outcome is the same if it has not.
+            // Usually enough to join the line. The outcome is the same otherwise.
             std::thread::sleep(Duration::from_millis(300));
             waiting.signal(signal);
             let ran = waiting.end();
@@ -73,7 +72,7 @@ fn signals_end_the_wait() {
     }
 }
 
-/// Time of the processor that a process has used, in ticks of 10 ms.
+/// The processor time of a process, in ticks of 10 ms.
 fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let fields: Vec<_> = stat
@@ -85,9 +84,9 @@ fn ticks(pid: u32) -> u64 {
     fields[11].parse::<u64>().expect("a number") + fields[12].parse::<u64>().expect("a number")
 }
 
-/// Waiting costs next to no time of the processor.
+/// Waiting uses less than 2 % of one processor.
 #[test]
-fn waiting_costs_nothing() {
+fn waiting_uses_little_processor_time() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
         let _holder = place.holding("a", &[], "exec sleep 60");
@@ -101,9 +100,9 @@ fn waiting_costs_nothing() {
     }
 }
 
-/// Outages are not contention: who waits is told, and not after the time for contention.
+/// An outage ends the wait with its own exit code.
 #[test]
-fn an_outage_ends_the_wait_too() {
+fn an_outage_ends_the_wait() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
     servers[0].kill();
@@ -111,9 +110,9 @@ fn an_outage_ends_the_wait_too() {
     assert_eq!(ran.code, 69, "{}", ran.err);
 }
 
-/// A short outage is ridden out.
+/// A waiter survives a short outage.
 #[test]
-fn a_server_that_comes_back_is_waited_for() {
+fn a_waiter_survives_a_short_outage() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
     servers[0].kill();
@@ -124,7 +123,7 @@ fn a_server_that_comes_back_is_waited_for() {
     assert_eq!((ran.code, ran.out.as_str()), (0, "got it\n"), "{}", ran.err);
 }
 
-/// A file that was made for several users serves them all, and each wakes the other.
+/// Users with access to the same file share its locks and notify each other.
 #[test]
 fn two_users_share_a_store() {
     use std::os::unix::fs::{PermissionsExt, chown};
@@ -137,7 +136,7 @@ fn two_users_share_a_store() {
     std::fs::write(&file, "").expect("written");
     for (path, mode) in [(&dir, 0o2770), (&file, 0o660)] {
         if chown(path, None, Some(NOBODY)).is_err() {
-            eprintln!("SKIPPED: no permission to hand files to another group");
+            eprintln!("SKIPPED: no permission to change the group of a file");
             return;
         }
         let mode = std::fs::Permissions::from_mode(mode);
@@ -159,7 +158,7 @@ fn two_users_share_a_store() {
         };
         let first = crate::Running(Some(first.spawn().expect("it starts")));
         let held = || place.ok(&["show", "a", "--node", &node]).contains("held");
-        until("the first has it", held);
+        until("the first holds the lock", held);
         let second = crate::Running(Some(second.spawn().expect("it starts")));
         let waits = || {
             place
@@ -178,9 +177,9 @@ fn two_users_share_a_store() {
     }
 }
 
-/// Off a terminal, one line says after a second who holds the lock; with `-q` none does.
+/// If stderr is not a terminal, one line names the holder after a second. With `-q` nothing is printed.
 #[test]
-fn off_a_terminal_one_line_says_who_is_waited_for() {
+fn one_line_names_the_holder_if_stderr_is_not_a_terminal() {
     let place = Place::local();
     let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
     let waiting = |args: &[&str], err: &str| {
@@ -194,7 +193,7 @@ fn off_a_terminal_one_line_says_who_is_waited_for() {
     let says = "leasehold: waiting for `a`: held by ";
     assert!(line.starts_with(says), "{line}");
     assert!(line.contains(&format!("pid {}", holder.pid())), "{line}");
-    // The second comes and the next one is not printed.
+    // After that, no further line is printed.
     std::thread::sleep(Duration::from_secs(2));
     std::fs::write(place.file("go"), "").expect("written");
     assert_eq!((loud.end().code, quiet.end().code), (0, 0));
@@ -202,9 +201,9 @@ fn off_a_terminal_one_line_says_who_is_waited_for() {
     assert_eq!(place.read("quiet"), "");
 }
 
-/// The event of a wait for nodes that do not answer says what is wrong with each.
+/// During an outage, the `waiting` event contains the error of each node.
 #[test]
-fn the_event_of_an_outage_says_why() {
+fn the_event_of_an_outage_contains_the_errors() {
     let mut servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
     servers[0].kill();
@@ -227,10 +226,10 @@ fn the_event_of_an_outage_says_why() {
     );
 }
 
-/// A waiter that is stopped by SIGSTOP starts nothing on a lock that it was given meanwhile: when
-/// it is continued, it acquires the lock again, and its command runs to its end.
+/// A waiter that is stopped by SIGSTOP does not use a lease that it was granted during the stop. When
+/// it is continued, it acquires the lock again and runs its command.
 #[test]
-fn a_waiter_that_was_stopped_starts_its_command_on_a_new_lease() {
+fn a_stopped_waiter_acquires_a_new_lease() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
         let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");

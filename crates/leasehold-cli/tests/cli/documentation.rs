@@ -1,4 +1,4 @@
-//! Help, manual pages, completions and docs/cli.md say the same, and what is so.
+//! Checks that help, manual pages, completions and docs/cli.md agree with each other.
 
 use std::io::Write;
 
@@ -35,7 +35,7 @@ fn options(help: &str) -> Vec<String> {
     longs.collect()
 }
 
-/// The section of the document about a command.
+/// The section of docs/cli.md about a command.
 fn section(command: &str) -> &'static str {
     let start = DOCUMENT
         .find(&format!("\n## `leasehold {command}"))
@@ -47,7 +47,7 @@ fn section(command: &str) -> &'static str {
 }
 
 #[test]
-fn every_option_is_documented_where_it_belongs() {
+fn every_option_is_documented() {
     let place = Place::local();
     let common = options(&place.ok(&["show", "--help"]));
     let nodes = section("run");
@@ -66,9 +66,9 @@ fn every_option_is_documented_where_it_belongs() {
     assert!(nodes.contains("--at-least-for"));
 }
 
-/// What the document shows as options exists.
+/// Every option that docs/cli.md mentions exists.
 #[test]
-fn the_document_promises_no_option_that_is_not_there() {
+fn every_documented_option_exists() {
     let place = Place::local();
     let all: String = COMMANDS
         .iter()
@@ -85,13 +85,16 @@ fn the_document_promises_no_option_that_is_not_there() {
     {
         if let Some(option) = part.strip_prefix("--").filter(|option| option.len() > 1) {
             let word = option.trim_end_matches(['.', ',', ')', ';', ':']);
-            assert!(all.contains(&format!("--{word}")), "there is no --{word}");
+            assert!(
+                all.contains(&format!("--{word}")),
+                "--{word} does not exist"
+            );
         }
     }
 }
 
 #[test]
-fn every_exit_code_is_in_the_help_and_in_the_document() {
+fn every_exit_code_is_documented() {
     let help = Place::local().ok(&["--help"]);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     for code in ["75", "69", "79", "124", "64", "126", "127", "128 + n"] {
@@ -100,7 +103,7 @@ fn every_exit_code_is_in_the_help_and_in_the_document() {
     }
 }
 
-/// The defaults that the help names are those that the document names.
+/// The help and docs/cli.md name the same defaults.
 #[test]
 fn defaults_agree() {
     let place = Place::local();
@@ -128,7 +131,7 @@ fn defaults_agree() {
 }
 
 #[test]
-fn manual_pages_are_made_for_every_command() {
+fn every_command_has_a_manual_page() {
     let place = Place::local();
     let page = place.ok(&["man"]);
     for command in COMMANDS {
@@ -146,11 +149,11 @@ fn manual_pages_are_made_for_every_command() {
             "{command}: {own}"
         );
     }
-    assert!(page.contains("75 the lock is held"));
+    assert!(page.contains("the lock is held by another process"));
 }
 
 #[test]
-fn completions_are_made_for_every_shell() {
+fn completions_for_every_shell() {
     let place = Place::local();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = place.ok(&["completions", shell]);
@@ -159,7 +162,7 @@ fn completions_are_made_for_every_shell() {
     assert_eq!(place.run(&["completions", "tcsh"]).code, 64);
 }
 
-/// Words of the library, which mean nothing to the users of the tool.
+/// Words of the library that users of the tool do not know.
 const LIBRARY_WORDS: [&str; 9] = [
     "min_hold",
     "max_hold",
@@ -186,9 +189,9 @@ fn library_words_are_not_in_the_help() {
     }
 }
 
-/// Every kind of error, with a next step where there is one, in the words of the tool.
+/// Error messages use the names of the command-line options and suggest a next step.
 #[test]
-fn errors_are_in_the_words_of_the_tool() {
+fn library_words_are_not_in_error_messages() {
     let servers = RedisServer::start_many(3);
     let one = servers[0].url();
     let database = format!("{one}/99");
@@ -249,7 +252,7 @@ fn errors_are_in_the_words_of_the_tool() {
             &place,
             &["run", "a", "-n", "--node", &database],
             69,
-            "next: use an index",
+            "next: use a database index",
         ),
         (
             &place,
@@ -267,7 +270,7 @@ fn errors_are_in_the_words_of_the_tool() {
             &place,
             &["run", "a", "-n", "--node", &with_comma],
             64,
-            "give --node once per server; commas only in LEASEHOLD_NODES",
+            "--node takes one URL; repeat it for each server",
         ),
         (
             &place,
@@ -279,13 +282,13 @@ fn errors_are_in_the_words_of_the_tool() {
             &place,
             &["run", "a", "-n", "--node", &no_tls],
             69,
-            "does this port speak TLS?",
+            "check that the port accepts TLS",
         ),
         (
             &three,
             &["run", "a", "-n"],
             69,
-            "if no lease can be running, `leasehold init --assume-fresh`",
+            "if no lease can be in use, `leasehold init --assume-fresh`",
         ),
         (
             &three,

@@ -1,4 +1,4 @@
-//! Looking at locks, and breaking them.
+//! `show`, `ls` and `break`.
 
 use leasehold_testkit::RedisServer;
 
@@ -12,7 +12,7 @@ fn field(page: &str, key: &str) -> String {
 }
 
 #[test]
-fn show_says_who_holds_it() {
+fn show_prints_the_holder() {
     let place = Place::local();
     assert_eq!(field(&place.ok(&["show", "a"]), "state"), "free");
     let holder = place.holding(
@@ -36,12 +36,12 @@ fn show_says_who_holds_it() {
     assert_eq!(json["holder"]["pid"], holder.pid());
     assert_eq!(json["owner"], field(&page, "owner"));
     assert_eq!(json["nodes"].as_array().map(Vec::len), Some(1));
-    // The secret of the owner is nowhere.
+    // The id is not the secret owner value, which is longer.
     assert!(field(&page, "owner").len() < 20);
 }
 
 #[test]
-fn ls_lists_what_is_held() {
+fn ls_lists_held_locks() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
         assert_eq!(place.ok(&["ls"]), "no locks are held\n");
@@ -65,13 +65,13 @@ fn ls_lists_what_is_held() {
 }
 
 #[test]
-fn every_node_is_shown_with_its_vote() {
+fn show_prints_every_node() {
     let mut servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
-    // A lease needs a majority only, and a node whose floor was not known yet when the token
-    // was chosen never joins it. Ten seconds after the first touch all floors are in the past.
+    // A lease needs only a majority. A node whose floor was not known when the token was chosen never
+    // joins it. Ten seconds after the first request, all floors are in the past.
     let everywhere = || place.ok(&["show", "a"]).matches("held by owner").count() == 3;
-    let holder = eventually("all nodes have it", || {
+    let holder = eventually("all nodes have granted the lock", || {
         let holder = place.holding("a", &["--assume-fresh"], "exec sleep 60");
         if (0..20).any(|_| everywhere()) {
             return Some(holder);
@@ -91,7 +91,7 @@ fn every_node_is_shown_with_its_vote() {
     assert_eq!(ran.code, 69);
     let state = field(&ran.out, "state");
     assert!(
-        state.starts_with("unknown: not enough nodes answer"),
+        state.starts_with("unknown: not enough nodes answered"),
         "{state}"
     );
     for dead in &servers[1..] {
@@ -101,7 +101,7 @@ fn every_node_is_shown_with_its_vote() {
 }
 
 #[test]
-fn watch_prints_again_and_again() {
+fn watch_prints_repeatedly() {
     let place = Place::local();
     let out = std::fs::File::create(place.file("out")).expect("a file");
     let mut watching = place.command(&["ls", "--watch=20ms", "-o", "json"]);
@@ -126,7 +126,7 @@ fn watch_prints_again_and_again() {
 }
 
 #[test]
-fn break_takes_a_lock_from_the_owner_named_only() {
+fn break_affects_only_the_given_owner() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
         let ran = place.run(&["break", "a", "--owner", "x", "--yes"]);
@@ -137,7 +137,7 @@ fn break_takes_a_lock_from_the_owner_named_only() {
         let ran = place.run(&["break", "a", "--owner", "0123456789ab", "--yes"]);
         assert_eq!(ran.code, 1);
         assert!(ran.err.contains(&format!("owner {owner}")), "{}", ran.err);
-        // Nobody to ask.
+        // Without a terminal, nothing can be confirmed.
         let ran = place.run(&["break", "a", "--owner", &owner]);
         assert_eq!(ran.code, 64);
         assert!(ran.err.contains("--yes"), "{}", ran.err);
@@ -149,18 +149,18 @@ fn break_takes_a_lock_from_the_owner_named_only() {
         let line = ran
             .err
             .lines()
-            .find(|line| line.contains("was taken away from "));
+            .find(|line| line.contains("broke the lock `a` of "));
         let line = line.unwrap_or_else(|| panic!("{}", ran.err));
-        // Not for how long it was held: that reads as the time for which it is taken away.
+        // The message does not say for how long the lock was held.
         assert!(line.contains(" pid ") && !line.contains(" for "), "{line}");
         assert_eq!(waiting.end().out, "mine\n");
         assert_eq!(holder.end().code, 79);
     }
 }
 
-/// A name that a command keeps, although it failed, is free after `break`.
+/// `break` frees a lock that `--at-least-for` keeps.
 #[test]
-fn break_ends_a_name_that_is_kept() {
+fn break_frees_a_kept_lock() {
     let place = Place::local();
     let ran = place.run(&["run", "a", "--at-least-for", "1h", "--", "false"]);
     assert_eq!(ran.code, 1, "{}", ran.err);
@@ -176,10 +176,10 @@ fn break_ends_a_name_that_is_kept() {
     place.ok(&["run", "a", "-n", "--", "true"]);
 }
 
-/// Takes `a` for a minute on all of three servers; the owner's id. Again until all have it: a
-/// majority is enough for a lease.
-fn taken_everywhere(place: &Place) -> String {
-    eventually("all nodes have it", || {
+/// Acquires `a` for a minute on all of three servers and returns the owner's id. Retries until all
+/// servers have granted the lock, because a lease needs only a majority.
+fn acquired_everywhere(place: &Place) -> String {
+    eventually("all nodes have granted the lock", || {
         let lease = place.ok(&["acquire", "a", "-o", "json", "--assume-fresh"]);
         let page = place.ok(&["show", "a"]);
         if page.matches("held by owner").count() == 3 {
@@ -192,16 +192,16 @@ fn taken_everywhere(place: &Place) -> String {
     })
 }
 
-/// A majority is enough to break a lock; the node that was not reached is named.
+/// A majority is enough to break a lock. A warning names the node that was not reached.
 #[test]
-fn break_works_without_a_minority_and_says_so() {
+fn break_needs_only_a_majority() {
     let mut servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
-    let owner = taken_everywhere(&place);
+    let owner = acquired_everywhere(&place);
     servers[2].kill();
     let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.err.contains("was taken away from "), "{}", ran.err);
+    assert!(ran.err.contains("broke the lock `a` of "), "{}", ran.err);
     let dead = format!("127.0.0.1:{}", servers[2].port());
     let warning = ran.err.lines().find(|line| line.contains("warning: "));
     let warning = warning.unwrap_or_else(|| panic!("no warning in {}", ran.err));
@@ -216,29 +216,29 @@ fn break_works_without_a_minority_and_says_so() {
     place.ok(&["run", "a", "-n", "--assume-fresh", "--", "true"]);
 }
 
-/// A lock that only a majority has, of which one is dead: nobody has it any more on a majority
-/// when the other has given it up, so it is broken.
+/// Two of three nodes hold a lock and one of them is dead. When the other has released it, no
+/// majority holds the lock, so it is broken.
 #[test]
-fn break_works_where_a_dead_node_was_needed() {
+fn break_works_if_a_dead_node_holds_the_lock() {
     let mut servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
-    let owner = taken_everywhere(&place);
+    let owner = acquired_everywhere(&place);
     assert_eq!(servers[1].command(&[b"DEL", b"a"]), ":1\r\n");
     servers[2].kill();
     let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
     assert_eq!(servers[0].get(b"a"), None);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(ran.err.contains("was taken away from "), "{}", ran.err);
+    assert!(ran.err.contains("broke the lock `a` of "), "{}", ran.err);
     place.ok(&["run", "a", "-n", "--assume-fresh", "--", "true"]);
 }
 
-/// Without a majority nobody can say who holds a lock: nothing is broken, also where it could
-/// be, and the error names the nodes, the cause and the next step.
+/// Without a majority the holder is unknown, so nothing is broken on any node. The error names the
+/// nodes, the cause and the next step.
 #[test]
-fn break_needs_a_majority() {
+fn break_fails_without_a_majority() {
     let mut servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
-    let owner = taken_everywhere(&place);
+    let owner = acquired_everywhere(&place);
     let before = servers[0].get(b"a");
     assert!(before.is_some());
     servers[1].kill();
@@ -247,19 +247,19 @@ fn break_needs_a_majority() {
     assert_eq!(ran.code, 69, "{}", ran.err);
     let dead = [1, 2].map(|index: usize| format!("127.0.0.1:{}", servers[index].port()));
     for part in [
-        "error: not enough nodes answer",
+        "not enough nodes answered",
         &dead[0],
         &dead[1],
         "Connection refused",
-        "next: check that the servers run",
+        "next: check that the servers are running",
     ] {
         assert!(ran.err.contains(part), "{part}: {}", ran.err);
     }
-    assert!(!ran.err.contains("was taken away"), "{}", ran.err);
+    assert!(!ran.err.contains("broke the lock"), "{}", ran.err);
     assert_eq!(servers[0].get(b"a"), before);
 }
 
-/// A key that was a lock once and is something else by now does not spoil the list.
+/// `ls` skips a key that used to be a lock and now has another type.
 #[test]
 fn keys_of_another_type_are_not_listed() {
     let servers = RedisServer::start_many(1);
@@ -271,7 +271,7 @@ fn keys_of_another_type_are_not_listed() {
     assert_eq!(place.ok(&["ls"]).lines().count(), 2);
 }
 
-/// Locks of programs in other languages are shown, respected and can be broken.
+/// Locks of other programs are shown and respected, and can be broken.
 #[test]
 fn foreign_locks() {
     let servers = RedisServer::start_many(1);
@@ -283,18 +283,18 @@ fn foreign_locks() {
     assert!(ran.err.contains("it has no TTL"), "{}", ran.err);
     let page = place.ok(&["show", "a"]);
     assert_eq!(field(&page, "holder"), "another program");
-    assert_eq!(field(&page, "left"), "for ever");
+    assert_eq!(field(&page, "left"), "no TTL");
     place.ok(&["break", "a", "--yes", "--owner", &field(&page, "owner")]);
     assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
 }
 
-/// A node is missing and the votes of the others do not decide: neither held nor free, but
-/// unknown, with the nodes that are missing.
+/// A node is missing and the answers of the others do not decide. The state is `unknown`, and the
+/// output names the missing node.
 #[test]
-fn unknown_is_an_answer_of_its_own() {
+fn the_state_may_be_unknown() {
     let mut servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
-    taken_everywhere(&place);
+    acquired_everywhere(&place);
     assert_eq!(servers[1].command(&[b"DEL", b"a"]), ":1\r\n");
     let split: serde_json::Value =
         serde_json::from_str(&place.ok(&["show", "a", "-o", "json"])).expect("JSON");
@@ -332,12 +332,12 @@ fn unknown_is_an_answer_of_its_own() {
         "{}",
         ran.err
     );
-    // A name of which no node has anything is free all the same.
+    // A lock that no node knows is free anyway.
     assert_eq!(field(&place.ok(&["show", "b"]), "state"), "free");
 }
 
 #[test]
-fn ls_prints_names_only_or_no_header() {
+fn ls_formats() {
     let place = Place::local();
     assert_eq!(place.ok(&["ls", "-o", "name"]), "");
     assert_eq!(place.ok(&["ls", "--no-headers"]), "");
@@ -359,9 +359,9 @@ fn ls_prints_names_only_or_no_header() {
     assert!(place.ok(&["ls", "kept", "--no-headers"]).contains(" kept "));
 }
 
-/// The time of `--watch` stands behind `=` or a space, or is left out.
+/// The time of `--watch` follows `=` or a space, or is omitted.
 #[test]
-fn watch_takes_a_time_or_none() {
+fn the_time_of_watch_is_optional() {
     let place = Place::local();
     for args in [
         &["show", "a", "--watch", "20ms"][..],
@@ -381,22 +381,22 @@ fn watch_takes_a_time_or_none() {
     }
 }
 
-/// A restart guard that is shorter than the default TTL is no reason to refuse what takes no
-/// lock: what was taken can be looked at, released and broken.
+/// A restart guard that is shorter than the default TTL does not matter to commands that acquire
+/// nothing: `show`, `ls`, `release` and `break`.
 #[test]
-fn looking_needs_no_ttl() {
+fn inspection_works_with_a_short_restart_guard() {
     let servers = RedisServer::start_many(1);
     let place = Place::redis(&servers);
     let guard = ["--restart-guard", "4s"];
     let with = |args: &[&str]| place.ok(&[args, &guard].concat());
-    // The guard keeps the server from voting at first.
+    // At first, the server does not vote because of the restart guard.
     let lease = with(&["acquire", "a", "--ttl", "4s", "-o", "json"]);
     let lease: serde_json::Value = serde_json::from_str(&lease).expect("JSON");
     let owner = lease["owner"].as_str().expect("an owner");
     with(&["show", "a"]);
     with(&["ls"]);
     let released: Ran = place.run(&[&["release", "a", "--owner", owner], &guard[..]].concat());
-    // It may be over by now.
+    // The lease may have expired by now.
     assert!([0, 79].contains(&released.code), "{}", released.err);
     assert_eq!(servers[0].command(&[b"SET", b"b", b"x"]), "+OK\r\n");
     let page = with(&["show", "b"]);

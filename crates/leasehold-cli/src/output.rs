@@ -1,4 +1,4 @@
-//! Where lines are written: stderr, and the file descriptor of `--events-fd`.
+//! Writes lines to stderr and to the file descriptor of `--events-fd`.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,31 +9,32 @@ use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 
-/// How many lines may be queued. Further lines are dropped.
+/// The maximum number of queued lines. Further lines are dropped.
 const MAX_LINES: usize = 1000;
-/// How long the last lines of each outlet may take at exit.
-const LAST_LINES: Duration = Duration::from_secs(1);
+/// How long to wait at exit until the queued lines are written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-static STDERR: Outlet = Outlet::new();
-static EVENTS: Outlet = Outlet::new();
+static STDERR: LineWriter = LineWriter::new();
+static EVENTS: LineWriter = LineWriter::new();
 
 /// A destination for lines.
 ///
-/// Either may be a pipe whose reader has stopped reading. Neither the lease nor the command may
-/// wait for that reader, so a thread of its own writes to each while a lease is held.
-struct Outlet {
-    /// Stderr if not set.
+/// It may be a pipe whose reader has stopped reading. Neither the renewal of the lease nor the
+/// supervision of the command may block on that reader, so a separate thread writes the lines while
+/// a lease is held.
+struct LineWriter {
+    /// If not set, lines go to stderr.
     file: OnceLock<EventsFd>,
     queue: OnceLock<SyncSender<Message>>,
 }
 
 enum Message {
     Line(String),
-    /// Dropped when every earlier line has been written.
+    /// The sender is dropped when all earlier lines have been written.
     End(SyncSender<()>),
 }
 
-impl Outlet {
+impl LineWriter {
     const fn new() -> Self {
         Self {
             file: OnceLock::new(),
@@ -51,7 +52,7 @@ impl Outlet {
     }
 
     fn write_now(&self, line: &str) {
-        // If the reader is gone there is nobody to report that to.
+        // If this fails there is nowhere left to report the error.
         let _ = match self.file.get() {
             Some(events) => (&*events.0).write_all(format!("{line}\n").as_bytes()),
             None => writeln!(anstream::stderr().lock(), "{line}"),
@@ -80,13 +81,13 @@ impl Outlet {
             && queue.try_send(Message::End(done)).is_ok()
         {
             // Returns when `done` is dropped.
-            let _ = wait.recv_timeout(LAST_LINES);
+            let _ = wait.recv_timeout(FLUSH_TIMEOUT);
         }
     }
 }
 
 /// Writes a line to stderr.
-pub(crate) fn write(line: String) {
+pub(crate) fn write_stderr(line: String) {
     STDERR.write(line);
 }
 
@@ -97,7 +98,7 @@ pub(crate) fn write_event(line: &str) {
     }
 }
 
-/// From now on, no caller waits for a reader.
+/// From now on, lines are written by separate threads and no caller blocks.
 pub(crate) fn write_in_background() {
     STDERR.write_in_background();
     if EVENTS.file.get().is_some() {
@@ -105,7 +106,7 @@ pub(crate) fn write_in_background() {
     }
 }
 
-/// Waits until the last lines are written, for a limited time.
+/// Waits until the queued lines are written, at most [`FLUSH_TIMEOUT`] for each destination.
 pub(crate) fn finish_writing() {
     STDERR.finish();
     EVENTS.finish();
@@ -116,12 +117,12 @@ pub(crate) fn finish_writing() {
 pub(crate) struct EventsFd(Arc<File>);
 
 impl EventsFd {
-    /// Takes the descriptor with this number. Call it before this process opens anything: the
-    /// number could otherwise be one of its own descriptors.
+    /// Duplicates the descriptor with this number. Must be called before this process opens any
+    /// file: otherwise the number could refer to a descriptor of this process.
     pub(crate) fn open(number: &str) -> Result<Self, String> {
         let number: i32 = number.parse().map_err(|_| "not a number".to_owned())?;
         if number < 1 {
-            return Err("events need a descriptor of 1 or more".to_owned());
+            return Err("the descriptor must be 1 or more".to_owned());
         }
         let not_open = |error: std::io::Error| {
             format!(
@@ -140,13 +141,13 @@ impl EventsFd {
     }
 }
 
-/// A duplicate of an inherited descriptor. The command gets neither the duplicate nor, unless
-/// it is stdout or stderr, the original: a reader then sees the end of the events when this
-/// process exits.
+/// Duplicates an inherited descriptor. The command inherits neither the duplicate nor, unless it is
+/// stdout or stderr, the original. A reader of the events therefore sees the end of the file when
+/// this process exits.
 #[allow(unsafe_code)]
 fn duplicate(number: i32) -> std::io::Result<OwnedFd> {
-    // SAFETY: the descriptor is borrowed for this function only, in which nothing closes it.
-    // If it is not open, the first `fcntl` fails and it is not used further.
+    // SAFETY: the descriptor is borrowed only within this function, and nothing closes it here.
+    // If it is not open, the first `fcntl` fails and the descriptor is not used.
     let inherited = unsafe { BorrowedFd::borrow_raw(number) };
     let flags = OFlag::from_bits_truncate(fcntl(inherited, FcntlArg::F_GETFL)?);
     if flags & OFlag::O_ACCMODE == OFlag::O_RDONLY {

@@ -1,4 +1,4 @@
-//! Acquiring the lock: who is waited for is shown, and signals end or suspend the wait.
+//! Acquires the lock. Shows the holder during the wait, and handles signals that end or suspend it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,28 +11,28 @@ use leasehold::{Client, Error, Holder, Lease, Moment, Mutex as Lock, Options, Re
 use nix::unistd::getpid;
 use tokio::sync::Notify;
 
-use crate::args::Waiting;
+use crate::args::WaitArgs;
 use crate::exit::{self, Failure};
+use crate::messages;
 use crate::nested::Enclosing;
 use crate::nodes::Deployment;
-use crate::signals::{self, Listening};
-use crate::talk::{Event, HolderJson, NodeJson, Reporter, millis, short};
-use crate::words;
+use crate::report::{Event, HolderJson, NodeJson, Reporter, millis, nearest, short};
+use crate::signals::{self, SignalStreams};
 
-/// How long nodes that cannot be reached are waited for, by those who wait for ever.
+/// How long to wait for unreachable nodes if the wait for the lock has no limit.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(5);
-/// How often the line is drawn again.
+/// How often the progress line is redrawn.
 const REFRESH: Duration = Duration::from_millis(500);
-/// A wait that is shorter than this is not mentioned off a terminal.
+/// If stderr is not a terminal, a wait that is shorter than this is not reported.
 const QUIET_FOR: Duration = Duration::from_secs(1);
-/// How long to wait for the last confirmations before this process ends.
-const LAST_WORDS: Duration = Duration::from_millis(500);
-/// The same when a majority has confirmed already. The requests to the other nodes are on their
-/// way, and a silent node must not delay the end.
-const AFTER_A_MAJORITY: Duration = Duration::from_millis(50);
+/// How long to wait for the last replies before this process exits.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same after a majority has confirmed the release. The requests to the other nodes have been
+/// sent, and a node that does not answer must not delay the exit.
+const SHUTDOWN_AFTER_MAJORITY: Duration = Duration::from_millis(50);
 
-impl Waiting {
-    /// Turns what was said into options.
+impl WaitArgs {
+    /// Adds these arguments to the options of the library.
     pub(crate) fn options(&self, options: Options) -> Options {
         let options = options.label(self.label.as_str());
         match self.wait {
@@ -42,12 +42,12 @@ impl Waiting {
         }
     }
 
-    /// Whether the lock is waited for until it is acquired.
+    /// Whether the wait has no limit.
     fn is_unlimited(&self) -> bool {
         !self.no_wait && self.wait.is_none()
     }
 
-    /// An outcome with the exit code that was asked for.
+    /// Converts an error, with the exit code of `--conflict-exit-code` if the lock is held.
     pub(crate) fn failure(&self, error: Error) -> Failure {
         let mut failure = Failure::from(error);
         if failure.code == exit::HELD {
@@ -57,62 +57,63 @@ impl Waiting {
     }
 }
 
-/// A lock that is to be acquired.
-pub(crate) struct Wanted<'a> {
+/// A lock to acquire, and how.
+pub(crate) struct LockRequest<'a> {
     pub(crate) name: &'a OsStr,
     pub(crate) nodes: &'a Deployment<'a>,
     pub(crate) options: Options,
-    pub(crate) waiting: &'a Waiting,
+    pub(crate) waiting: &'a WaitArgs,
     pub(crate) enclosing: Enclosing,
     pub(crate) reporter: &'a Reporter,
-    /// When the wait began.
+    /// When the wait started.
     pub(crate) started: Moment,
 }
 
-/// How a wait ended.
-pub(crate) enum Taken {
-    /// With the lock, and the client that renews it.
+/// How a request ended.
+pub(crate) enum Acquired {
+    /// The lock was acquired. The client renews the lease.
     Lease(Client, Lease),
-    /// An enclosing `leasehold run` holds the lock: this one would wait for its own end.
+    /// An enclosing `leasehold run`, with a lease with this token, holds the lock. That process
+    /// waits for this one, so waiting for the lock would never end.
     Enclosed(u64),
 }
 
 /// How one attempt ended.
 enum Attempt {
-    Taken(Lease),
+    Acquired(Lease),
     Failed(Failure),
     Enclosed(u64),
     /// SIGTSTP arrived.
     Suspended,
-    /// This process was stopped meanwhile, and has been continued.
+    /// This process was stopped during the wait and has been continued.
     Continued,
 }
 
-impl Wanted<'_> {
-    /// Acquires the lock, showing who is waited for.
+impl LockRequest<'_> {
+    /// Acquires the lock and shows the holder during the wait.
     ///
-    /// A process that is stopped sends no heartbeats and cannot use a lock. So Ctrl-Z leaves the
-    /// line before this process stops, and the wait starts again, at the end of the line, when it
-    /// is continued. Other stops (SIGSTOP) are noticed when they are over; what was acquired
-    /// across them is released. Time in which this process was stopped counts as waiting time.
-    pub(crate) async fn take(&self, signals: &mut Listening) -> Result<Taken, Failure> {
-        let mut view = View::new(self.reporter, self.started);
+    /// A stopped process sends no heartbeats and cannot use a lock. Ctrl-Z therefore gives up the
+    /// place in line before this process stops. When the process is continued, the wait starts
+    /// again at the end of the line. A stop by SIGSTOP is noticed only when it is over; a lease that
+    /// was acquired across such a stop is released. The time of a stop counts as waiting time.
+    pub(crate) async fn acquire(&self, signals: &mut SignalStreams) -> Result<Acquired, Failure> {
+        let mut view = WaitDisplay::new(self.reporter, self.started);
         loop {
             let client = self.nodes.client(self.options.clone())?;
             let attempt = self.attempt(&client, &mut view, signals).await;
             view.clear();
             let suspended = matches!(attempt, Attempt::Suspended);
             let end = match attempt {
-                Attempt::Taken(lease) if signals.was_continued().await => {
-                    give_up(lease).await;
+                Attempt::Acquired(lease) if signals.was_continued().await => {
+                    release_unused(lease).await;
                     None
                 }
-                Attempt::Taken(lease) => return Ok(Taken::Lease(client, lease)),
+                Attempt::Acquired(lease) => return Ok(Acquired::Lease(client, lease)),
                 Attempt::Failed(failure) => Some(Err(failure)),
-                Attempt::Enclosed(token) => Some(Ok(Taken::Enclosed(token))),
+                Attempt::Enclosed(token) => Some(Ok(Acquired::Enclosed(token))),
                 Attempt::Suspended | Attempt::Continued => None,
             };
-            break_off(&client).await;
+            shut_down(&client).await;
             if let Some(end) = end {
                 return end;
             }
@@ -120,8 +121,8 @@ impl Wanted<'_> {
                 signals::stop(getpid());
                 signals.was_continued().await;
             }
-            self.reporter.tell(Event::Resumed, || {
-                "continued after a stop: waiting again, at the end of the line".to_owned()
+            self.reporter.step(Event::Resumed, || {
+                "continued after a stop: waiting again at the end of the line".to_owned()
             });
         }
     }
@@ -129,22 +130,22 @@ impl Wanted<'_> {
     async fn attempt(
         &self,
         client: &Client,
-        view: &mut View<'_>,
-        signals: &mut Listening,
+        view: &mut WaitDisplay<'_>,
+        signals: &mut SignalStreams,
     ) -> Attempt {
-        let latest = Arc::new(Latest::default());
+        let latest = Arc::new(LatestRefusal::default());
         let lock = self.lock(client, &latest);
-        // Dropped at the end, so that its claim and its place are released.
+        // Dropped at the end of this function, which releases its claim and its place in line.
         let mut taking = std::pin::pin!(lock.lock());
         loop {
             tokio::select! {
                 biased;
                 _ = signals.continues.next() => break Attempt::Continued,
                 taken = &mut taking => match taken {
-                    Ok(lease) => break Attempt::Taken(lease),
-                    // Their votes come by themselves, and this waits without a limit.
+                    Ok(lease) => break Attempt::Acquired(lease),
+                    // The nodes vote without intervention, and this wait has no limit.
                     Err(Error::NoMajority(refusal))
-                        if self.waiting.is_unlimited() && words::votes_in(&refusal).is_some() =>
+                        if self.waiting.is_unlimited() && messages::votes_in(&refusal).is_some() =>
                     {
                         taking.set(lock.lock());
                     }
@@ -153,7 +154,7 @@ impl Wanted<'_> {
                 signal = signals.forwarded.next() => {
                     let code = exit::by_signal(signal as i32);
                     let message = &format!("{signal} ended the wait");
-                    self.reporter.tell(Event::Error { code, message }, || message.clone());
+                    self.reporter.step(Event::Error { code, message }, || message.clone());
                     break Attempt::Failed(Failure::new(code, ""));
                 }
                 _ = signals.stops.next() => {
@@ -172,8 +173,8 @@ impl Wanted<'_> {
         }
     }
 
-    /// The lock, with what is left of the time to wait, noting what it is refused with.
-    fn lock(&self, client: &Client, latest: &Arc<Latest>) -> Lock {
+    /// The lock, with the remaining waiting time. Records each refusal in `latest`.
+    fn lock(&self, client: &Client, latest: &Arc<LatestRefusal>) -> Lock {
         let (note, enclosing) = (Arc::clone(latest), self.enclosing.clone());
         let lock = client.mutex(self.name.as_bytes());
         lock.with_options(|options| {
@@ -185,7 +186,7 @@ impl Wanted<'_> {
                 None => options,
             };
             options.on_refusal(move |refusal| {
-                let seen = Seen::new(refusal, &enclosing);
+                let seen = WaitStatus::new(refusal, &enclosing);
                 if seen.enclosing.is_some() {
                     note.enclosed.notify_one();
                 }
@@ -214,53 +215,53 @@ impl Wanted<'_> {
     }
 }
 
-/// The error of a wait that would never end.
+/// The error for a lock that an enclosing `leasehold run` holds.
 pub(crate) fn enclosed(name: &str, token: u64) -> Failure {
     Failure::usage(format!(
-        "an enclosing `leasehold run` holds `{name}` (token {token}), so waiting for it would never \
-         end\nnext: use `leasehold run --inherit` to run a command under that lease, or another name"
+        "an enclosing `leasehold run` holds `{name}` (token {token}), so the wait would never \
+         end\nnext: use `leasehold run --inherit` to run a command under that lease, or use another name"
     ))
 }
 
-/// Releases a lease under which nothing was done: nothing is kept for `--at-least-for`.
-pub(crate) async fn give_up(lease: Lease) {
+/// Releases a lease under which no command was started. `--at-least-for` does not apply.
+pub(crate) async fn release_unused(lease: Lease) {
     if let Ok(lease) = lease.detach().await {
         let _ = lease.release().await;
     }
 }
 
-/// Leaves nothing behind: what was claimed is given back before this process ends.
-pub(crate) async fn break_off(client: &Client) {
-    client.shutdown(LAST_WORDS).await;
+/// Releases all claims before this process exits.
+pub(crate) async fn shut_down(client: &Client) {
+    client.shutdown(SHUTDOWN_TIMEOUT).await;
 }
 
-/// Ends after a release that a majority has confirmed.
-pub(crate) async fn finish(client: &Client) {
-    client.shutdown(AFTER_A_MAJORITY).await;
+/// Shuts down after a majority has confirmed the release.
+pub(crate) async fn shut_down_after_release(client: &Client) {
+    client.shutdown(SHUTDOWN_AFTER_MAJORITY).await;
 }
 
 /// The latest refusal.
 #[derive(Default)]
-struct Latest {
-    seen: Mutex<Option<Seen>>,
+struct LatestRefusal {
+    seen: Mutex<Option<WaitStatus>>,
     enclosed: Notify,
 }
 
-/// What a refusal says.
+/// The state of the wait according to the latest refusal.
 #[derive(Clone, PartialEq)]
-struct Seen {
+struct WaitStatus {
     /// The token of the enclosing lease that holds the lock.
     enclosing: Option<u64>,
     holder: Option<Holder>,
-    /// How many stand in line before this one.
+    /// The number of waiters ahead of this one.
     place: Option<u32>,
-    /// If that is an outage: what is wrong with each node.
+    /// During an outage: the error of each node.
     outage: Vec<NodeJson>,
-    /// When a majority votes, if only time is missing.
-    votes_in: Option<Duration>,
+    /// When a majority votes again, if waiting is all that is needed.
+    votes_at: Option<Moment>,
 }
 
-impl Seen {
+impl WaitStatus {
     fn new(refusal: &Refusal, enclosing: &Enclosing) -> Self {
         let holder = refusal.holder().cloned();
         Self {
@@ -269,67 +270,72 @@ impl Seen {
                 Some(_) => Vec::new(),
                 None => NodeJson::failing(&refusal.nodes),
             },
-            votes_in: words::votes_in(refusal),
+            votes_at: messages::votes_in(refusal).map(|left| Moment::now() + left),
             place: refusal.place(),
             holder,
         }
     }
 
-    /// Whether nothing has changed but the place in the line, or the time left.
-    fn is_of(&self, other: &Self) -> bool {
-        match (self.votes_in, other.votes_in) {
+    /// Whether only the place in line or the remaining time differs.
+    fn is_same_as(&self, other: &Self) -> bool {
+        match (self.votes_at, other.votes_at) {
             (Some(_), Some(_)) => true,
             _ => (&self.holder, &self.outage) == (&other.holder, &other.outage),
         }
     }
 }
 
-/// What is shown of the wait: one line that changes, on a terminal.
-struct View<'a> {
+/// Shows the wait: on a terminal, as one line that is redrawn.
+struct WaitDisplay<'a> {
     reporter: &'a Reporter,
     started: Moment,
     line: Option<ProgressBar>,
-    told: Option<Seen>,
-    /// Off a terminal, one line says that this process waits.
-    mentioned: bool,
+    /// The status of the latest event.
+    reported: Option<WaitStatus>,
+    /// Whether the one line for output that is not a terminal has been printed.
+    printed: bool,
 }
 
-impl<'a> View<'a> {
+impl<'a> WaitDisplay<'a> {
     fn new(reporter: &'a Reporter, started: Moment) -> Self {
         Self {
             reporter,
             started,
             line: None,
-            told: None,
-            mentioned: false,
+            reported: None,
+            printed: false,
         }
     }
 
-    fn update(&mut self, seen: Option<&Seen>) {
+    fn update(&mut self, seen: Option<&WaitStatus>) {
         let Some(seen) = seen else { return };
         let waited = Moment::now().saturating_duration_since(self.started);
         if self.reporter.is_live() {
             let line = self.line.get_or_insert_with(new_line);
             let (waited, place, who) = (short(waited), place(seen), describe(seen));
-            // The line is cut off at the edge: what changes comes first.
+            // The line is cut off at the edge of the terminal, so the parts that change come first.
             line.set_message(format!("waiting for {waited}{place}: {who}"));
             line.tick();
             return;
         }
         let name = self.reporter.name();
         let text = || format!("waiting for `{name}`: {}{}", describe(seen), place(seen));
-        if !self.told.as_ref().is_some_and(|told| told.is_of(seen)) {
-            self.told = Some(seen.clone());
+        if !self
+            .reported
+            .as_ref()
+            .is_some_and(|last| last.is_same_as(seen))
+        {
+            self.reported = Some(seen.clone());
             let event = Event::Waiting {
                 holder: seen.holder.as_ref().map(HolderJson::from),
                 before: seen.place,
                 waited_ms: millis(waited),
                 nodes: &seen.outage,
             };
-            self.reporter.tell(event, text);
+            self.reporter.step(event, text);
         }
-        if waited >= QUIET_FOR && !std::mem::replace(&mut self.mentioned, true) {
-            self.reporter.mention(text);
+        if waited >= QUIET_FOR && !std::mem::replace(&mut self.printed, true) {
+            self.reporter.notice(text);
         }
     }
 
@@ -348,26 +354,26 @@ fn new_line() -> ProgressBar {
     line
 }
 
-fn place(seen: &Seen) -> String {
+fn place(seen: &WaitStatus) -> String {
     match seen.place {
         Some(0) => ", next in line".to_owned(),
-        Some(before) => format!(", {before} before this one"),
+        Some(before) => format!(", {before} ahead in line"),
         None => String::new(),
     }
 }
 
-fn describe(seen: &Seen) -> String {
+fn describe(seen: &WaitStatus) -> String {
     match (&seen.holder, &*seen.outage) {
-        (Some(holder), _) => format!("held by {}", words::holder(holder)),
+        (Some(holder), _) => format!("held by {}", messages::holder(holder)),
         (None, []) => "held by another process".to_owned(),
         (None, nodes) => {
             let nodes = NodeJson::list(nodes);
-            match seen.votes_in {
-                Some(left) => format!(
-                    "the nodes vote in {} (restart guard, or a set that was just replaced){nodes}",
-                    short(left)
+            match seen.votes_at {
+                Some(at) => format!(
+                    "the nodes vote in {} (restart guard, or the set was replaced recently){nodes}",
+                    nearest(at.saturating_duration_since(Moment::now()))
                 ),
-                None => format!("no majority of the nodes answers{nodes}"),
+                None => format!("no majority of the nodes answered{nodes}"),
             }
         }
     }
