@@ -19,8 +19,6 @@ use crate::nodes::Deployment;
 use crate::report::{Event, HolderJson, NodeJson, Reporter, millis, nearest, short};
 use crate::signals::{self, SignalStreams};
 
-/// How long to wait for unreachable nodes if the wait for the lock has no limit.
-const OUTAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// How often the progress line is redrawn.
 const REFRESH: Duration = Duration::from_millis(500);
 /// If stderr is not a terminal, a wait that is shorter than this is not reported.
@@ -33,12 +31,14 @@ const SHUTDOWN_AFTER_MAJORITY: Duration = Duration::from_millis(50);
 
 impl WaitArgs {
     /// Adds these arguments to the options of the library.
-    pub(crate) fn options(&self, options: Options) -> Options {
+    pub(crate) fn options(&self, nodes: &Deployment<'_>, options: Options) -> Options {
         let options = options.label(self.label.as_str());
         match self.wait {
             _ if self.no_wait => options.wait(Wait::No),
             Some(wait) => options.wait(Wait::For(wait)).outage_patience(wait),
-            None => options.wait(Wait::Forever).outage_patience(OUTAGE_PATIENCE),
+            None => options
+                .wait(Wait::Forever)
+                .outage_patience(nodes.outage_patience()),
         }
     }
 

@@ -20,6 +20,12 @@ const HIDDEN: &str = "LEASEHOLD_NODES_HIDDEN";
 /// The default TTL of the library.
 const INSPECTING_TTL: Duration = Duration::from_secs(10);
 
+/// How long to wait for unreachable servers if the wait for the lock has no limit.
+const SERVER_PATIENCE: Duration = Duration::from_secs(5);
+/// The same for the embedded store, which is on this machine: what keeps it busy (many processes on
+/// a loaded machine, or one that is stopped) usually ends by itself.
+const STORE_PATIENCE: Duration = Duration::from_secs(60);
+
 /// The chosen nodes, with the options that all their clients must agree on.
 pub(crate) struct Deployment<'a> {
     args: &'a NodeArgs,
@@ -105,6 +111,14 @@ impl NodeArgs {
 }
 
 impl Deployment<'_> {
+    /// How long to wait for unreachable nodes if the wait for the lock has no limit.
+    pub(crate) fn outage_patience(&self) -> Duration {
+        match self.urls.iter().all(|url| url.starts_with("local:")) {
+            true => STORE_PATIENCE,
+            false => SERVER_PATIENCE,
+        }
+    }
+
     /// A client of these nodes.
     pub(crate) fn client(&self, options: Options) -> Result<Client, Failure> {
         Ok(self.builder()?.options(options).build()?)

@@ -53,11 +53,13 @@ async fn acquire_and_print(args: &Acquire, reporter: &Reporter) -> Result<(), Fa
              without the lock; use another exit code, or -o json",
         ));
     }
-    let options = args.waiting.options(Options::default().ttl(args.ttl));
+    let nodes = args.nodes.resolve()?;
+    let options = Options::default().ttl(args.ttl);
+    let options = args.waiting.options(&nodes, options);
     let options = options.detached().without_renewal();
     let request = LockRequest {
         name: &args.name,
-        nodes: &args.nodes.resolve()?,
+        nodes: &nodes,
         options,
         waiting: &args.waiting,
         enclosing: Enclosing::runs(),

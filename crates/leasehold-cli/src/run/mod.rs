@@ -42,11 +42,12 @@ pub(crate) async fn run(args: Run) -> Outcome {
 /// Acquires the lock, runs the command and releases the lock. Returns the exit code.
 async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
     let plan = plan(args)?;
-    let mut options = args.waiting.options(Options::default().ttl(args.ttl));
+    let nodes = args.nodes.resolve()?;
+    let options = Options::default().ttl(args.ttl);
+    let mut options = args.waiting.options(&nodes, options);
     if let Some(at_least) = args.at_least_for {
         options = options.min_hold(at_least);
     }
-    let nodes = args.nodes.resolve()?;
     let request = LockRequest {
         name: &args.name,
         nodes: &nodes,
