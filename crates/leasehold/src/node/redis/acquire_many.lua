@@ -9,22 +9,14 @@
 --   the first owner value     all were granted
 --   n + 1 values              the first owner value, and then for each claim 1 if it was granted,
 --                             0 if nothing was done and it must be asked for by itself
-local n, call, sub, keys, owners = #ARGV - 1, redis.call, string.sub, KEYS, ARGV
-local fences, ttl = call('MGET', unpack(keys, 1, n)), ARGV[n + 1]
+local n, keys, owners = #ARGV - 1, KEYS, ARGV
+local fences, ttl = redis.call('MGET', unpack(keys, 1, n)), ARGV[n + 1]
 local all, replies = true, {owners[1]}
 for i = 1, n do
-  local known, owner = fences[i], owners[i]
-  local token = sub(owner, 42, 57)
-  if known and #known == 16 and known < token and FLOOR16 < token
-    and call('SET', keys[n + i], owner, 'NX', 'PX', ttl) then
-    if sub(known, 1, 7) == sub(token, 1, 7) then
-      call('SETRANGE', keys[i], '0', token)
-    else
-      call('SET', keys[i], token, 'PX', FENCE_MS)
-    end
-    replies[i + 1] = 1
-  else
-    all, replies[i + 1] = false, 0
-  end
+  local known, owner, granted = fences[i], owners[i], false
+  local token = string.sub(owner, 42, 57)
+  -- @acquire_free(keys[n + i], keys[i], known, owner, token, ttl, FENCE_MS)
+  all = all and granted
+  replies[i + 1] = granted and 1 or 0
 end
 return all and owners[1] or replies

@@ -183,7 +183,7 @@ pub(super) fn plan(jobs: Vec<Job>, cap: u64, native: Option<Native>) -> Vec<Unit
             let ttl = with.first().map(|first| first.call.claim().ttl());
             !job.alone && shares_script(&job.call, ttl, cap)
         };
-        if !job.alone && job.settles {
+        if !job.alone && job.settles && !job.call.claim().has_waited() {
             settled.push(job);
         } else if verb == Verb::Acquire && in_order && shares(&acquires) {
             acquires.push(job);
@@ -240,10 +240,10 @@ impl Unit {
             Self::Plain(job) => after.plain(job, &value, next.as_ref()),
             Self::Native(job, _) => after.native(job, &value, next.as_ref()),
             Self::AcquireMany(jobs) | Self::ExtendMany(jobs) => {
-                after.many(jobs, &value, |granted| granted.then_some(Vote::Granted));
+                after.many(jobs, &value, |_| Vote::Granted);
             }
             Self::SettleMany(jobs) => {
-                after.many(jobs, &value, |held| Some(Vote::Released { held }));
+                after.many(jobs, &value, |done| Vote::Released { held: done == 1 });
             }
         }
     }
@@ -319,9 +319,8 @@ impl Aftermath {
     }
 
     /// Reads the reply to a script of many: the first call's owner value, if all were done, or
-    /// that and for each call 1 if it was done, 0 if not. `vote` says nothing of a call that is
-    /// to be sent alone.
-    fn many(&mut self, jobs: Vec<Job>, value: &Value, vote: impl Fn(bool) -> Option<Vote>) {
+    /// that and for each call 1 or 2 if it was done, 0 if it is to be sent alone.
+    fn many(&mut self, jobs: Vec<Job>, value: &Value, vote: impl Fn(i64) -> Vote) {
         if let Value::ServerError(_) = value {
             // The same error for all, or the server has forgotten the script: each finds out
             // by itself.
@@ -340,17 +339,17 @@ impl Aftermath {
         let mut each = each.iter();
         for job in jobs {
             let done = match each.next() {
-                None if all => true,
-                Some(Value::Int(done @ 0..=1)) => *done == 1,
+                None if all => 1,
+                Some(Value::Int(done @ 0..=2)) => *done,
                 _ => {
                     let why = "to a request of many".into();
                     self.nonsense(job, NodeError::Protocol { why });
                     continue;
                 }
             };
-            match vote(done) {
-                Some(vote) => job.call.answer(Ok(vote)),
-                None => self.alone(job),
+            match done {
+                0 => self.alone(job),
+                done => job.call.answer(Ok(vote(done))),
             }
         }
     }
@@ -608,10 +607,13 @@ mod tests {
             let flags = |of: Value| Value::Array(vec![of, Value::Int(1), Value::Int(0)]);
             let (first, second, after) = ask(&flags);
             assert_eq!(first.unwrap(), Ok(done));
-            // What was not done is asked for by itself; a release was in vain.
-            match second {
-                Ok(answer) => assert_eq!(answer, Ok(Vote::Released { held: false })),
-                Err(_) => assert_eq!(after.redo.len(), 1),
+            // What was not done is sent by itself.
+            assert!(second.is_err());
+            assert_eq!(after.redo.len(), 1);
+            if matches!(verb, Verb::Release { .. }) {
+                let not_held = |of: Value| Value::Array(vec![of, Value::Int(1), Value::Int(2)]);
+                let (_, second, _) = ask(&not_held);
+                assert_eq!(second.unwrap(), Ok(Vote::Released { held: false }));
             }
             // Of somebody else, of too few, or of no known kind.
             let stranger = || Value::BulkString(b"somebody else".to_vec());
@@ -619,7 +621,7 @@ mod tests {
                 &|_| stranger(),
                 &|_| flags(stranger()),
                 &|ours| Value::Array(vec![ours, Value::Int(1)]),
-                &|ours| Value::Array(vec![ours, Value::Int(2), Value::Nil]),
+                &|ours| Value::Array(vec![ours, Value::Int(3), Value::Nil]),
                 &|_| Value::Okay,
             ];
             for reply in nonsense {

@@ -5,21 +5,14 @@
 -- ARGV[n+1] the ttl of all, in ms (less than 8 digits)
 --
 -- Replies as acquire_many.lua.
-local n, call, sub, keys, owners = #ARGV - 1, redis.call, string.sub, KEYS, ARGV
-local known, ttl = call('MGET', unpack(keys)), ARGV[n + 1]
-local ttl_ms = tonumber(ttl)
+local n, keys, owners = #ARGV - 1, KEYS, ARGV
+local known, ttl = redis.call('MGET', unpack(keys)), ARGV[n + 1]
 local all, replies = true, {owners[1]}
 for i = 1, n do
-  local fence, owner = known[n + i], owners[i]
-  local token = sub(owner, 42, 57)
-  if known[i] == owner and FLOOR16 < token and (fence == token or fence == token .. '+') then
-    if call('PTTL', keys[i]) < ttl_ms then
-      call('PEXPIRE', keys[i], ttl)
-      call('PEXPIRE', keys[n + i], FENCE_MS)
-    end
-    replies[i + 1] = 1
-  else
-    all, replies[i + 1] = false, 0
-  end
+  local fence, owner, extended = known[n + i], owners[i], false
+  local token = string.sub(owner, 42, 57)
+  -- @extend_held(keys[i], keys[n + i], known[i], fence, owner, token, ttl, FENCE_MS)
+  all = all and extended
+  replies[i + 1] = extended and 1 or 0
 end
 return all and owners[1] or replies

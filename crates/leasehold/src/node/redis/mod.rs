@@ -12,6 +12,7 @@ mod serving;
 mod session;
 mod set;
 mod survey;
+mod template;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,7 @@
--- RELEASE: gives the lock back if it is the claim's, and makes sure that a late ACQUIRE
--- or EXTEND of the same claim loses.
--- Restates `rules::release`. The constants in capitals stand before this text; see
--- scripts.rs.
+-- RELEASE: releases the lock if it is the claim's, and makes sure that a late ACQUIRE or EXTEND of the
+-- same claim loses.
+-- Restates `rules::release` and `record::vote`. The constants in capitals stand before this text; see
+-- scripts.rs. Lines that begin with `-- @` are replaced; see fragments.lua.
 --
 -- KEYS as in acquire.lua.
 -- ARGV[1] owner value   ARGV[2] token
@@ -17,7 +17,7 @@ local both = redis.call('MGET', KEYS[1], KEYS[2])
 local owner, known = both[1], both[2]
 local line, held = known and string.byte(known, -1) == 43, owner == ARGV[1]
 local kept_ms = ARGV[3] or '0'
-local keep_ms = #kept_ms < 8 and FENCE_MS or string.format('%.0f', FENCE_MS + kept_ms)
+-- @fence_ttl(kept_ms)
 
 -- The common case. The fence under a lock is the lock's token, so one more burns the next,
 -- and it lives on for as long as the acquire or extend said.
@@ -28,50 +28,48 @@ if held and not line then
     redis.call('DEL', KEYS[1])
   end
   if redis.call('INCR', KEYS[2]) < token + 1 then
-    -- It had been evicted, or somebody meddled.
+    -- It had been evicted, or another program changed it.
     redis.call('SET', KEYS[2], string.format('%.0f', token + 1), 'PX', keep_ms)
   end
   return token
 end
 
+-- @keys
 -- There are waiters, and the first of them is granted the lock; or another claim has the lock, and
 -- this claim, which may have waited, leaves the line.
 if line and not ARGV[3] and #known == 17 then
   if held and known == ARGV[2] .. '+' then
--- HAND OVER
-    if hand_over(KEYS[1], KEYS[2], string.format('%.0f+', token + 1)) then return token end
-  elseif owner and not held and owner ~= TURN and redis.call('GET', EPOCH_KEY) == EPOCH then
-    local name = string.sub(KEYS[2], 16)
-    redis.call('ZREM', 'leasehold:line' .. name, ARGV[1])
-    redis.call('ZREM', 'leasehold:seen' .. name, ARGV[1])
-    redis.call('HDEL', 'leasehold:bell' .. name, ARGV[1])
-    if redis.call('ZCARD', 'leasehold:line' .. name) == 0 then
-      redis.call('SET', KEYS[2], string.sub(known, 1, 16), 'KEEPTTL')
+    -- @hand_over
+    if hand_over(string.format('%.0f+', token + 1)) then return token end
+  elseif owner and not held and owner ~= TURN and redis.call('GET', K[7]) == EPOCH then
+    -- @leave(ARGV[1])
+    if redis.call('ZCARD', K[3]) == 0 then
+      redis.call('SET', K[2], string.sub(known, 1, 16), 'KEEPTTL')
     end
     return -token
   end
 end
 
--- PRELUDE
+-- @prelude
 -- Never raise the fence under a live holder.
 if owner and owner ~= TURN and not held and not line then return -token end
-if not held and redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+if not held and redis.call('GET', K[7]) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
-if line then leave(KEYS[2], ARGV[1]) end
+if line then leave(ARGV[1]) end
 if line and not held then
   local first
-  owner, known, first = serve(KEYS[1], KEYS[2], owner, known, now, '')
-  -- Nor above the tickets of those that are before this claim in line.
+  owner, known, first = serve(owner, known, now, '')
+  -- Nor above the tickets of waiters that are before this claim in line.
   if owner or first then return -token end
 end
 if held and ARGV[3] then
-  redis.call('SET', KEYS[1], ARGV[4], 'PX', ARGV[3])
+  redis.call('SET', K[1], ARGV[4], 'PX', ARGV[3])
 elseif held then
-  redis.call('DEL', KEYS[1])
+  redis.call('DEL', K[1])
 end
 if effective(known, now) <= token and token <= now + S then
   known = digits(token + 1) .. (line and '+' or '')
-  redis.call('SET', KEYS[2], known, 'PX', keep_ms)
+  redis.call('SET', K[2], known, 'PX', keep_ms)
 end
-if line and not (held and ARGV[3]) then serve(KEYS[1], KEYS[2], nil, known, now, '') end
+if line and not (held and ARGV[3]) then serve(nil, known, now, '') end
 return held and token or -token

@@ -8,6 +8,7 @@ use super::batch::Job;
 use super::bells::Bells;
 use super::identity::Identity;
 use super::reply::{Native, UNNAMED_REFUSAL};
+use super::template::Fragments;
 use crate::base::holder::kept_value;
 use crate::base::name::Name;
 use crate::node::rules::{Constants, micros};
@@ -18,9 +19,8 @@ pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 /// which acquire by `SET … NX`, from overtaking that waiter.
 pub(super) const TURN_MARK: &str = "leasehold:turn";
 const HELLO: &str = include_str!("hello.lua");
-/// Takes the place of the line `-- PRELUDE` in a script.
+const FRAGMENTS: &str = include_str!("fragments.lua");
 const PRELUDE: &str = include_str!("prelude.lua");
-/// Takes the place of the line `-- HAND OVER`.
 const HAND_OVER: &str = include_str!("hand_over.lua");
 
 /// The scripts reckon with it in whole seconds.
@@ -51,6 +51,44 @@ pub(super) struct Scripts {
     acquire_many: Text,
     extend_many: Text,
     settle_many: Text,
+    form: KeyForm,
+    epoch_key: Vec<u8>,
+}
+
+/// Which keys of a name a request declares. Every argument costs the server as much as a sixth of
+/// an empty script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyForm {
+    /// The lock and the fence. The scripts make up the names of the other keys.
+    Derived,
+    /// All that a script may touch. Some servers refuse others: Redis Cluster, and managed and
+    /// compatible servers.
+    Declared,
+}
+
+impl KeyForm {
+    /// The piece `keys` of a script that has one name; see fragments.lua.
+    fn piece(self, epoch_key: &str) -> String {
+        match self {
+            Self::Derived => format!(
+                "local name = string.sub(KEYS[2], {})\n\
+                 local K = {{KEYS[1], KEYS[2], 'leasehold:line' .. name, 'leasehold:seen' .. name, \
+                 'leasehold:bell' .. name, 'leasehold:since' .. name, {epoch_key}}}\n",
+                FENCE_PREFIX.len()
+            ),
+            Self::Declared => "local K = KEYS\n".to_owned(),
+        }
+    }
+}
+
+/// The request by which a server shows that scripts may touch keys that are not declared: an error
+/// says that they may not.
+pub(super) fn read_undeclared(epoch_key: &[u8]) -> Cmd {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg("return redis.call('GET', ARGV[1])")
+        .arg(0)
+        .arg(epoch_key);
+    cmd
 }
 
 /// How a script is named to the server.
@@ -141,17 +179,26 @@ fn lua_string(bytes: &[u8]) -> String {
 impl Scripts {
     /// `record` is the server's epoch record, which is letters, digits and `:=. `;
     /// `floor` is what it means.
-    pub(super) fn new(epoch_key: &[u8], constants: &Constants, record: &str, floor: u64) -> Self {
-        let epoch_key = lua_string(epoch_key);
+    pub(super) fn new(
+        epoch_key: &[u8],
+        constants: &Constants,
+        record: &str,
+        floor: u64,
+        form: KeyForm,
+    ) -> Self {
+        let keys = form.piece(&lua_string(epoch_key));
+        let fragments = Fragments::parse(FRAGMENTS)
+            .with("keys", &keys)
+            .with("prelude", PRELUDE)
+            .with("hand_over", HAND_OVER);
         let text = |body: &str| {
             // Four hours: one for rounding and for a clock that is being slewed, and
             // nearly three for the lock itself (10^7 ms; longer ones count on top).
             let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
-            let body = body.replace("-- PRELUDE\n", PRELUDE);
-            let body = body.replace("-- HAND OVER\n", HAND_OVER);
+            let body = fragments.expand(body);
             let code = format!(
                 "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
-                 local EPOCH_KEY, EPOCH = {epoch_key}, '{record}'\n\
+                 local EPOCH = '{record}'\n\
                  local DEAD, DEAD_S, SETTLED = {}, {}, {}\n\
                  local KEPT_MS, REFRESH_MS = '{}', {}\n\
                  local TURN, TURN_MS, HANDED_OVER_MS = '{TURN_MARK}', '{}', '{}'\n{body}",
@@ -178,6 +225,8 @@ impl Scripts {
             acquire_many: text(include_str!("acquire_many.lua")),
             extend_many: text(include_str!("extend_many.lua")),
             settle_many: text(include_str!("settle_many.lua")),
+            form,
+            epoch_key: epoch_key.to_owned(),
         }
     }
 
@@ -235,10 +284,22 @@ impl Scripts {
             By::Hash => cmd.arg("EVALSHA").arg(&script.hash),
             By::Text => cmd.arg("EVAL").arg(&script.code),
         };
-        cmd.arg(2)
-            .arg(claim.name().as_bytes())
-            .arg(fence_key(claim.name()))
-            .arg(claim.owner());
+        match self.form {
+            KeyForm::Derived => cmd
+                .arg(2)
+                .arg(claim.name().as_bytes())
+                .arg(fence_key(claim.name())),
+            KeyForm::Declared => cmd
+                .arg(7)
+                .arg(claim.name().as_bytes())
+                .arg(fence_key(claim.name()))
+                .arg(side_key("line", claim.name()))
+                .arg(side_key("seen", claim.name()))
+                .arg(side_key("bell", claim.name()))
+                .arg(side_key("since", claim.name()))
+                .arg(&self.epoch_key),
+        };
+        cmd.arg(claim.owner());
         if job.settles {
             return cmd;
         }
@@ -421,14 +482,26 @@ pub(super) fn fence_key(name: &Name) -> Vec<u8> {
     }
 }
 
-/// The key of the line of those who wait, named as in prelude.lua.
-pub(super) fn line_key(name: &Name) -> Vec<u8> {
-    [b"leasehold:line:", &fence_key(name)[FENCE_PREFIX.len()..]].concat()
+/// Another key of a name, as the scripts name it; see fragments.lua.
+fn side_key(kind: &str, name: &Name) -> Vec<u8> {
+    let fence = fence_key(name);
+    [
+        b"leasehold:",
+        kind.as_bytes(),
+        b":",
+        &fence[FENCE_PREFIX.len()..],
+    ]
+    .concat()
 }
 
-/// The key under which the scripts record when a token was granted, named as in prelude.lua.
+/// The key of the line of waiters.
+pub(super) fn line_key(name: &Name) -> Vec<u8> {
+    side_key("line", name)
+}
+
+/// The key under which the scripts record when a token was granted.
 pub(super) fn since_key(name: &Name) -> Vec<u8> {
-    [b"leasehold:since:", &fence_key(name)[FENCE_PREFIX.len()..]].concat()
+    side_key("since", name)
 }
 
 /// The name whose fence this key is.
@@ -488,13 +561,25 @@ mod tests {
     #[test]
     fn constants_and_epoch_are_part_of_the_text() {
         let constants = Constants::for_nodes(1);
-        let one = Scripts::new(b"leasehold:epoch", &constants, "run:constants:5", 15);
+        let one = Scripts::new(
+            b"leasehold:epoch",
+            &constants,
+            "run:constants:5",
+            15,
+            KeyForm::Derived,
+        );
         assert!(
             one.acquire
                 .code
                 .contains("local S, F, FLOOR, FLOOR16, FENCE_MS = 10000000, 86400000000, 15,")
         );
-        let other = Scripts::new(b"leasehold:epoch", &constants, "run:constants:6", 16);
+        let other = Scripts::new(
+            b"leasehold:epoch",
+            &constants,
+            "run:constants:6",
+            16,
+            KeyForm::Derived,
+        );
         assert_ne!(one.acquire.hash, other.acquire.hash);
         assert!(!describe(&constants).contains(':'));
     }

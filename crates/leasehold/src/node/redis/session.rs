@@ -17,7 +17,7 @@ use super::bells::{Bells, Subscription};
 use super::identity::{self, Identity, ServerInfo};
 use super::reply::{Native, bytes, connection_error, glimpse, read_hello, server_error};
 use super::roster::{Admission, Place, Roster};
-use super::scripts::{self, Scripts};
+use super::scripts::{self, KeyForm, Scripts};
 use super::set::{SET_KEY, Set, scoped};
 use super::{NodeSettings, Target};
 use crate::base::clock::{Clock, Moment};
@@ -262,12 +262,18 @@ impl Connector {
             &server.identity,
             self.assume_fresh,
         ));
-        let replies = exchange(connection, &hello).await?;
+        hello.add_command(scripts::read_undeclared(&self.keys.epoch));
+        let mut replies = exchange(connection, &hello).await?.into_iter();
         let ours = scripts::describe(&self.constants);
-        let reply = replies.into_iter().next().unwrap_or(Value::Nil);
+        let reply = replies.next().unwrap_or(Value::Nil);
+        let form = match replies.next() {
+            Some(Value::ServerError(_)) => KeyForm::Declared,
+            _ => KeyForm::Derived,
+        };
         let hello = read_hello(&scripts::name_refused_by_hello(reply), &ours)?;
         let floor = hello.began_us.saturating_add(self.constants.skew_us());
-        let scripts = Scripts::new(&self.keys.epoch, &self.constants, &hello.record, floor);
+        let (key, record) = (&self.keys.epoch, &hello.record);
+        let scripts = Scripts::new(key, &self.constants, record, floor, form);
         let mut load = scripts.load();
         probe(&mut load, &self.keys);
         let loads = exchange(connection, &load).await?;

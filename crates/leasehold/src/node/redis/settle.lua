@@ -1,7 +1,7 @@
 -- RELEASE where nothing of the claim can arrive late (`Call::is_settled`): the fence, which
 -- is the lock's token, need not be raised.
 --
--- KEYS[1] lock   KEYS[2] fence   ARGV[1] owner value. Replies:
+-- KEYS as in acquire.lua.   ARGV[1] owner value. Replies:
 --   the owner value     it was held here, and is not any more
 --   nil                 it was not held here
 local known = redis.call('MGET', KEYS[1], KEYS[2])
@@ -12,14 +12,15 @@ if not known[2] or string.byte(known[2], -1) ~= 43 then
   return ARGV[1]
 end
 
--- HAND OVER
+-- @keys
 if held then
-  if hand_over(KEYS[1], KEYS[2], known[2]) then return ARGV[1] end
-  redis.call('DEL', KEYS[1])
+  -- @hand_over
+  if hand_over(known[2]) then return ARGV[1] end
+  redis.call('DEL', K[1])
   known[1] = false
 end
 
--- PRELUDE
+-- @prelude
 -- Also where it was not held: the lock may have expired, and nothing else has served the line.
-serve(KEYS[1], KEYS[2], known[1], known[2], clock(), '')
+serve(known[1], known[2], clock(), '')
 return held and ARGV[1]
