@@ -73,7 +73,7 @@ impl RedisServer {
     /// # Panics
     /// As [`start`](Self::start), or if there is no C compiler called `cc`, or no `redis-server`.
     #[must_use]
-    pub fn start_frozen(at_us: u64) -> (Self, FrozenClock) {
+    pub fn start_frozen(at_us: u64, args: &[&str]) -> (Self, FrozenClock) {
         let dir = TempDir::new();
         let path = |name: &str| dir.path().join(name);
         let (source, library) = (path("frozen_clock.c"), path("frozen_clock.so"));
@@ -92,7 +92,7 @@ impl RedisServer {
             ("LD_PRELOAD", library.into_os_string()),
             ("FROZEN_CLOCK", path("clock").into_os_string()),
         ];
-        (Self::start_in(dir, &[], env), clock)
+        (Self::start_in(dir, args, env), clock)
     }
 
     fn start_in(dir: TempDir, args: &[&str], env: Vec<(&'static str, OsString)>) -> Self {

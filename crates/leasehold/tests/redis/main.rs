@@ -34,7 +34,7 @@ fn builder(servers: &[RedisServer]) -> Builder {
 fn frozen() -> (RedisServer, FrozenClock, u64) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_us = now.expect("after 1970").as_micros() as u64;
-    let (server, clock) = RedisServer::start_frozen(now_us);
+    let (server, clock) = RedisServer::start_frozen(now_us, &[]);
     (server, clock, now_us + 15_000_000)
 }
 

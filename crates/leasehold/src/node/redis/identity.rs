@@ -35,6 +35,8 @@ pub(super) struct ServerInfo {
     /// The server's own compare-and-delete.
     pub(super) native: Option<Native>,
     pub(super) is_replica: bool,
+    /// It is a node of a Redis Cluster.
+    pub(super) is_cluster: bool,
 }
 
 /// How many requests [`ask`] adds.
@@ -104,6 +106,7 @@ impl ServerInfo {
             ),
             native: native(server),
             is_replica: field(replication, "role") == Some("slave"),
+            is_cluster: field(server, "redis_mode") == Some("cluster"),
         })
     }
 }

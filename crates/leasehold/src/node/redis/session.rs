@@ -268,6 +268,7 @@ impl Connector {
         let reply = replies.next().unwrap_or(Value::Nil);
         let form = match replies.next() {
             Some(Value::ServerError(_)) => KeyForm::Declared,
+            _ if server.is_cluster => KeyForm::Declared,
             _ => KeyForm::Derived,
         };
         let hello = read_hello(&scripts::name_refused_by_hello(reply), &ours)?;

@@ -3,6 +3,10 @@
 //! leave the same behind.
 
 use std::cell::Cell;
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -127,13 +131,13 @@ impl Tally for Answers {
     }
 }
 
-fn ask(node: &dyn Node, step: Step, prefix: u64, floor: u64) -> Result<Vote, NodeError> {
+fn ask(node: &dyn Node, step: Step, prefix: impl Display, floor: u64) -> Result<Vote, NodeError> {
     let (call, answer) = call(step, claim(step, prefix, floor));
     node.submit(call);
     answer.recv().expect("every call is answered")
 }
 
-fn claim(step: Step, prefix: u64, floor: u64) -> Claim {
+fn claim(step: Step, prefix: impl Display, floor: u64) -> Claim {
     let token = match step.plain {
         false => floor.saturating_add_signed(step.above_floor),
         true => 0,
@@ -199,6 +203,8 @@ struct Pair {
     memory: MemoryNode,
     floors: (u64, u64),
     round: Cell<u64>,
+    /// What names begin with.
+    tag: &'static str,
 }
 
 const WARM: Step = Step {
@@ -231,7 +237,33 @@ impl TimeSource for Still {
 
 impl Pair {
     fn start() -> Self {
-        let (server, server_clock) = RedisServer::start_frozen(START_MS * 1000);
+        Self::start_on(&[], "")
+    }
+
+    /// On a node of a Redis Cluster that has all slots. There all keys of a request must be in one
+    /// slot, the epoch record too, so the prefix is a hash tag.
+    fn start_on_cluster() -> Self {
+        Self::start_on(&["--cluster-enabled", "yes"], "{t}")
+    }
+
+    fn start_on(args: &[&str], tag: &'static str) -> Self {
+        let before_us = (START_MS - 60_000) * 1000;
+        let (server, server_clock) = RedisServer::start_frozen(before_us, args);
+        if !args.is_empty() {
+            let slots: [&[u8]; 4] = [b"CLUSTER", b"ADDSLOTSRANGE", b"0", b"16383"];
+            assert_eq!(server.command(&slots), "+OK\r\n");
+            let is_ok = || {
+                let info = server.command(&[b"CLUSTER", b"INFO"]);
+                info.contains("cluster_state:ok")
+            };
+            // It takes a node some seconds, by its clock, to find that its cluster is complete.
+            let mut steps = (1..50).map(|step| before_us + step * 1_000_000);
+            while !is_ok() {
+                server_clock.set(steps.next().expect("the cluster works within 50 s"));
+                std::thread::sleep(Duration::from_millis(120));
+            }
+        }
+        server_clock.set(START_MS * 1000);
         let clock = Still(Arc::new(AtomicU64::new(START_MS)));
         // One thread: what is submitted by one task arrives together.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -242,7 +274,7 @@ impl Pair {
         let settings = NodeSettings {
             constants: Constants::for_nodes(1),
             assume_fresh: true,
-            prefix: Vec::new(),
+            prefix: tag.into(),
             connect_timeout: Duration::from_secs(10),
             verify_after: VERIFY_AFTER,
             clock: Clock::default(),
@@ -255,7 +287,7 @@ impl Pair {
             Arc::new(RedisNode::start(target, &settings, Arc::new(roster), 0))
         };
         let memory = MemoryNode::with_time_source("memory", Arc::new(clock.clone()));
-        ask(&*redis, WARM, 0, 0).expect("connected");
+        ask(&*redis, WARM, format!("{tag}0"), 0).expect("connected");
         let floors = (redis.floor(), memory.floor());
         assert_eq!(floors.0, floors.1);
         let pair = Self {
@@ -267,6 +299,7 @@ impl Pair {
             memory,
             floors,
             round: Cell::new(0),
+            tag,
         };
         // Tokens just above the floor are allowed from the moment after it was set.
         pair.pass(Duration::from_millis(TICK_MS));
@@ -305,20 +338,49 @@ impl Pair {
         outcome.unwrap();
     }
 
+    /// What the names of this round begin with.
+    fn prefix(&self) -> String {
+        format!("{}{}", self.tag, self.round.get())
+    }
+
     /// Both do the same, and answer the same. Returns that answer.
     fn both(&self, step: Step) -> Result<String, TestCaseError> {
         self.pass(step.after);
-        let round = self.round.get();
-        let theirs = relative(ask(&*self.redis, step, round, self.floors.0), self.floors.0);
-        let ours = relative(ask(&self.memory, step, round, self.floors.1), self.floors.1);
+        let prefix = self.prefix();
+        let theirs = ask(&*self.redis, step, &prefix, self.floors.0);
+        let theirs = relative(theirs, self.floors.0);
+        let ours = ask(&self.memory, step, &prefix, self.floors.1);
+        let ours = relative(ours, self.floors.1);
         prop_assert_eq!(&theirs, &ours, "{:?}", step);
         Ok(ours)
+    }
+
+    /// Compares the nodes by random requests.
+    fn obey_the_rules(&self, cases: u32) {
+        let (asked, granted) = (Cell::new(0), Cell::new(0));
+        self.compare(cases, &steps(), |steps| {
+            for (index, step) in steps.iter().enumerate() {
+                let failed = |why| format!("step {index} of {steps:?}: {why}");
+                let answer = self.both(*step);
+                let answer = answer.map_err(|why| TestCaseError::fail(failed(why)))?;
+                asked.set(asked.get() + 1);
+                granted.set(granted.get() + usize::from(answer == format!("{:?}", Vote::Granted)));
+            }
+            self.same_locks(2)
+        });
+        // The requests were not just refused, which any two nodes would agree on.
+        assert!(
+            granted.get() > asked.get() / 10,
+            "{} of {} requests were granted",
+            granted.get(),
+            asked.get()
+        );
     }
 
     /// Both have left the same behind.
     fn same_locks(&self, names: u8) -> Result<(), TestCaseError> {
         for name in 0..names {
-            let key = format!("{}-{name}", self.round.get());
+            let key = format!("{}-{name}", self.prefix());
             let value = self.memory.get(&Name::new(&key).expect("a name"));
             let label = |value: Vec<u8>| Holder::parse(&value).label;
             let theirs = self.server.get(key.as_bytes());
@@ -347,24 +409,13 @@ fn the_scripts_obey_the_rules() {
     let vote = ask(redis, below_floor, 0, floors.0).expect("a vote");
     assert!(matches!(vote, Vote::Stale { .. }), "{vote:?}");
 
-    let (asked, granted) = (Cell::new(0), Cell::new(0));
-    pair.compare(800, &steps(), |steps| {
-        for (index, step) in steps.iter().enumerate() {
-            let answer = pair
-                .both(*step)
-                .map_err(|why| TestCaseError::fail(format!("step {index} of {steps:?}: {why}")))?;
-            asked.set(asked.get() + 1);
-            granted.set(granted.get() + usize::from(answer == format!("{:?}", Vote::Granted)));
-        }
-        pair.same_locks(2)
-    });
-    // The requests were not just refused, which any two nodes would agree on.
-    assert!(
-        granted.get() > asked.get() / 10,
-        "{} of {} requests were granted",
-        granted.get(),
-        asked.get()
-    );
+    pair.obey_the_rules(800);
+}
+
+/// The same where requests declare all keys of their scripts.
+#[test]
+fn the_scripts_obey_the_rules_on_a_cluster() {
+    Pair::start_on_cluster().obey_the_rules(300);
 }
 
 /// A day after the start, the floor no longer decides: a missing fence reads as `now − F`, and moves
@@ -520,6 +571,75 @@ fn a_ticket_that_was_overtaken_is_handed_nothing() {
         release(-90);
         assert_eq!(server.get(lock.as_bytes()), None, "handed to an old ticket");
     }
+}
+
+/// Everything that a server executes, as MONITOR shows it: who asked for it, and its words.
+struct Monitor(BufReader<TcpStream>);
+
+impl Monitor {
+    fn start(server: &RedisServer) -> Self {
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("connected");
+        stream.write_all(b"MONITOR\r\n").expect("sent");
+        let mut monitor = Self(BufReader::new(stream));
+        assert_eq!(monitor.line(), "+OK");
+        monitor
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("a line");
+        line.trim_end().to_owned()
+    }
+
+    /// The next command: whether a script executed it, and its words.
+    fn command(&mut self) -> (bool, Vec<String>) {
+        let line = self.line();
+        let (who, words) = line.split_once("] ").expect("who, and what");
+        let words = words.trim_matches('"').split("\" \"");
+        (who.ends_with(" lua"), words.map(str::to_owned).collect())
+    }
+}
+
+/// The keys among the words of a command that the scripts use.
+fn keys_of(words: &[String]) -> &[String] {
+    match &*words[0] {
+        "TIME" | "PUBLISH" => &[],
+        "MGET" | "DEL" => &words[1..],
+        _ => &words[1..2],
+    }
+}
+
+/// Redis Cluster, and managed and compatible servers, refuse scripts that touch other keys.
+#[test]
+fn no_script_touches_a_key_that_its_request_does_not_declare() {
+    let pair = Pair::start_on_cluster();
+    let mut monitor = Monitor::start(&pair.server);
+    let watching = std::thread::spawn(move || {
+        let (mut declared, mut scripts, mut commands) = (Vec::new(), HashSet::new(), 0);
+        loop {
+            let (by_script, words) = monitor.command();
+            match &*words[0].to_lowercase() {
+                _ if by_script => {
+                    commands += 1;
+                    let undeclared = keys_of(&words).iter().find(|key| !declared.contains(*key));
+                    assert_eq!(undeclared, None, "{words:?} of {declared:?}");
+                }
+                "evalsha" | "eval" => {
+                    let count: usize = words[2].parse().expect("a number");
+                    declared = words[3..3 + count].to_vec();
+                    scripts.insert(words[1].clone());
+                }
+                "echo" => return (scripts.len(), commands),
+                _ => {}
+            }
+        }
+    });
+    pair.obey_the_rules(100);
+    assert_eq!(pair.server.command(&[b"ECHO", b"done"]), "$4\r\ndone\r\n");
+    let (scripts, commands) = watching.join().expect("no undeclared key");
+    // ACQUIRE, WAIT, EXTEND, two kinds of RELEASE, and locks without a token.
+    assert!(scripts >= 6, "{scripts} scripts");
+    assert!(commands > 1000, "{commands} commands of scripts");
 }
 
 /// The first in line joined so lately that it is only notified. Until its ACQUIRE arrives, the key
