@@ -163,7 +163,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Planted bug: takes what is only reserved for the lease.
+    /// Planted bug: takes its turn for the lease.
     pub(crate) fn believe(self) -> Won {
         let sent_at = self.core.clock.now();
         let broadcast = Broadcast::send(&self.core.nodes, self.question(Verb::Wait));

@@ -44,7 +44,7 @@ struct Step {
     after: Duration,
 }
 
-/// Shorter than a reservation, shorter than a hand-over, the default, and longer than all of these
+/// Shorter than a turn, shorter than a hand-over, the default, and longer than all of these
 /// and than every other time by which a node decides.
 ///
 /// The longest is not an hour, because a run must end within [`RUN_LIMIT`].
