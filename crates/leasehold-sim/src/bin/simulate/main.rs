@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one seed and tells what happened in it.
+/// Runs one seed and prints what happened in it.
 fn replay(args: &Args, seed: u64, bug: Option<Bug>) -> ExitCode {
     let report = run(seed, bug, true);
     print!("{}", report.plan);
@@ -85,7 +85,7 @@ fn run_many(args: &Args, bug: Option<Bug>) -> ExitCode {
     }
 }
 
-/// Says what went wrong, and how to see it again.
+/// Prints the broken promise, and how to reproduce it.
 fn tell(args: &Args, report: &Report) {
     if let Some(violation) = &report.violation {
         let seed = report.plan.seed;
