@@ -1,7 +1,7 @@
-//! For testing leasehold, and nodes written for it: a conformance suite that every kind
-//! of node must pass, and a starter of real Redis servers.
+//! Tools for testing leasehold, and nodes written for it: a conformance suite that every kind of
+//! node must pass, and helpers that start real Redis servers.
 //!
-//! A node's whole test file:
+//! The whole test file of a node:
 //!
 //! ```
 //! leasehold_testkit::conformance!(leasehold_testkit::Memory::new());
