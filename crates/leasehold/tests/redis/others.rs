@@ -3,7 +3,7 @@
 //!
 //! | failure of other libraries | test |
 //! |---|---|
-//! | a mutex held across connecting: a black hole delays every lock | `outages::a_black_holed_node_delays_nobody` |
+//! | a mutex held across connecting: a black hole delays every lock | `outages::a_black_holed_node_delays_no_call` |
 //! | a short lock always fails with one black-holed node | the same (a TTL of 1 s) |
 //! | a failed extend releases everything | `outages::a_stall_of_the_majority_does_not_end_a_lease` |
 //! | a retry delay of zero panics | conformance `retries_without_delay` |
