@@ -186,7 +186,7 @@ impl Caller {
         poll_fn(|cx| {
             if !lease.is_valid() {
                 let what = format!(
-                    "{} goes on with its work after the deadline of its lease (token {})",
+                    "{} continues its work after the deadline of its lease (token {})",
                     self.process.label(),
                     lease.token()
                 );

@@ -166,7 +166,7 @@ fn unreachable() -> NodeError {
     NodeError::Unreachable { why }
 }
 
-fn tell(answers: Answers) {
+fn deliver(answers: Answers) {
     for (call, answer) in answers {
         call.answer(answer);
     }
@@ -198,7 +198,7 @@ impl End {
                 self.ask_waiting(world, state, &mut answers);
             }
         }
-        tell(answers);
+        deliver(answers);
     }
 
     /// Connects and sends the handshake.
@@ -218,7 +218,7 @@ impl End {
                         end.broken(world, state, false, &mut answers);
                     }
                 }
-                tell(answers);
+                deliver(answers);
             });
     }
 
@@ -288,7 +288,7 @@ impl End {
                 }
                 end.look_for_overdue(world, state, &mut answers);
             }
-            tell(answers);
+            deliver(answers);
         });
     }
 
@@ -382,7 +382,7 @@ impl End {
                 self.broken(world, state, true, &mut answers);
             }
         }
-        tell(answers);
+        deliver(answers);
         self.unsubscribed(world, id);
     }
 
@@ -405,7 +405,7 @@ impl End {
                 self.take(world, state, number, reply, &mut answers);
             }
         }
-        tell(answers);
+        deliver(answers);
     }
 
     fn take(

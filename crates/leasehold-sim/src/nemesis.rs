@@ -267,7 +267,7 @@ fn pause(world: &Arc<World>, slot: usize, fault: Fault, how: Pause) {
 
 fn resume(world: &Arc<World>, process: &Arc<Process>) {
     if !process.is_dead() && !process.is_running() {
-        world.note(|| format!("** {} goes on", process.label()));
+        world.note(|| format!("** {} resumes", process.label()));
         process.resume(world);
     }
 }
@@ -313,9 +313,9 @@ pub fn on_notification(
     let (now, slot) = (world.agenda.now(), process.slot);
     // Before the notification arrives, at the same moment, or while the process sends its
     // ACQUIRE.
-    let heard = arrival.unwrap_or(now);
-    let soon = heard + world.plan.longest_round_trip();
-    let at = world.dice.pick(&[now, heard, heard + 1, soon]);
+    let arrives = arrival.unwrap_or(now);
+    let soon = arrives + world.plan.longest_round_trip();
+    let at = world.dice.pick(&[now, arrives, arrives + 1, soon]);
     let at = world.dice.between(now, at);
     let life = process.life;
     world.agenda.enter(at, move |world| {

@@ -255,12 +255,12 @@ impl Network {
             // If it was promoted, its restart guard counts from here.
             world.mark_unwell_for(world.plan.by_slow_clocks(world.plan.longest_guard()));
         }
-        self.tell(world, server, notifications);
+        self.send_notifications(world, server, notifications);
         if !world.is_calm() && world.dice.chance(world.plan.repeat) {
             world.strike(Fault::Repeated);
             // The second reply is ignored, like every reply without a request.
             if let Some((_, notifications)) = answer() {
-                self.tell(world, server, notifications);
+                self.send_notifications(world, server, notifications);
             }
         }
         if !open && !world.is_calm() && world.dice.chance(world.plan.repeat) {
@@ -314,7 +314,12 @@ impl Network {
     }
 
     /// Sends notifications to the subscribers.
-    fn tell(&self, world: &Arc<World>, server: usize, notifications: Vec<Notification>) {
+    fn send_notifications(
+        &self,
+        world: &Arc<World>,
+        server: usize,
+        notifications: Vec<Notification>,
+    ) {
         for notification in notifications {
             let id = notification.to;
             let arrival = self.arrival(world, id, Way::Back);
@@ -329,7 +334,7 @@ impl Network {
             if let Some(at) = arrival {
                 world.agenda.enter(at, move |world| {
                     world.network.deliver(world, id, move |_, end| {
-                        end.heard(&notification);
+                        end.notified(&notification);
                     });
                 });
             }

@@ -186,7 +186,7 @@ impl Record for NameRecord<'_> {
             return true;
         };
         let name = self.ask.claim.name();
-        let heard = self.subscriptions.publish(channel, name, owner, news);
-        heard || self.bug == Some(Bug::DeadWaiterKept)
+        let delivered = self.subscriptions.publish(channel, name, owner, news);
+        delivered || self.bug == Some(Bug::DeadWaiterKept)
     }
 }

@@ -217,7 +217,7 @@ impl End {
     }
 
     /// Passes a notification on to its waiter.
-    pub fn heard(&self, notification: &Notification) {
+    pub fn notified(&self, notification: &Notification) {
         let notifier = {
             let state = locked(&self.subscriber.state);
             let key = (notification.name.clone(), Arc::clone(&notification.owner));

@@ -7,12 +7,14 @@
 //! leasehold_testkit::conformance!(leasehold_testkit::Memory::new());
 //! ```
 
+mod clock;
 pub mod conformance;
 mod deployment;
 mod server;
 mod stopped;
 mod temp;
 
+pub use clock::RuntimeClock;
 pub use deployment::{BoxFuture, Deployment, Local, Memory, Redis};
 pub use server::{FrozenClock, RedisServer};
 pub use stopped::until_stopped;

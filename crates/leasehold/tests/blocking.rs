@@ -136,7 +136,7 @@ fn the_facade_is_complete() {
 }
 
 #[test]
-fn it_waits_keeps_detaches_and_breaks() {
+fn the_facade_waits_keeps_detaches_and_breaks() {
     let client = Client::in_memory();
     let mutex = client.mutex("a");
     let lease = mutex.lock().expect("a lease");

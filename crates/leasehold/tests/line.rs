@@ -6,21 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::node::{Call, Claim, HANDED_OVER, Node, NodeError, Notifier, Verb, Vote, Watch};
-use leasehold::{Client, MemoryNode, Moment, Name, TimeSource};
-
-/// The time of the paused runtime.
-#[derive(Clone, Copy)]
-struct Paused(tokio::time::Instant);
-
-impl TimeSource for Paused {
-    fn now(&self) -> Moment {
-        Moment::from_origin(Duration::from_secs(1_000) + self.0.elapsed())
-    }
-
-    fn unix_us(&self) -> u64 {
-        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
-    }
-}
+use leasehold::{Client, MemoryNode, Name, TimeSource};
+use leasehold_testkit::RuntimeClock;
 
 /// A node that answers after a delay, counts its requests, and can become unreachable.
 #[derive(Clone)]
@@ -73,16 +60,16 @@ impl Node for Far {
     }
 }
 
-fn memory(clock: Paused, count: usize) -> Vec<MemoryNode> {
+fn memory(clock: RuntimeClock, count: usize) -> Vec<MemoryNode> {
     let node = |n| MemoryNode::with_time_source(format!("n{n}"), Arc::new(clock));
     (0..count).map(node).collect()
 }
 
-fn client(clock: Paused, nodes: &[MemoryNode]) -> Client {
+fn client(clock: RuntimeClock, nodes: &[MemoryNode]) -> Client {
     client_of(clock, nodes.iter().cloned())
 }
 
-fn client_of<N: Node>(clock: Paused, nodes: impl Iterator<Item = N>) -> Client {
+fn client_of<N: Node>(clock: RuntimeClock, nodes: impl Iterator<Item = N>) -> Client {
     let builder = Client::builder().time_source(clock).without_restart_guard();
     let builder = nodes.fold(builder, |builder, node| builder.custom_node(node));
     builder.build().expect("a client")
@@ -93,7 +80,7 @@ fn client_of<N: Node>(clock: Paused, nodes: impl Iterator<Item = N>) -> Client {
 /// reserved for it again and again until the node dropped it as silent.
 #[tokio::test(start_paused = true)]
 async fn a_waiters_lease_is_released_on_every_node() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, 3);
     let far: Vec<_> = nodes.iter().map(|node| Far::new(node, 1)).collect();
     let mut builder = Client::builder().time_source(clock).without_restart_guard();
@@ -124,7 +111,7 @@ async fn a_waiters_lease_is_released_on_every_node() {
 /// grew without bound.
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_news_does_not_cause_another_request() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, 7);
     let waits = Arc::new(AtomicUsize::new(0));
     let (gone, here) = (Arc::new(AtomicBool::new(false)), Arc::default());
@@ -194,8 +181,8 @@ impl Node for Rigid {
 
 /// A holder releases the lock to a waiter whose last WAIT was sent `ago` earlier. Returns the
 /// waiter's lease.
-async fn handed_over(ago: Duration, renewal: bool) -> (Paused, Rigid, leasehold::Lease) {
-    let clock = Paused(tokio::time::Instant::now());
+async fn handed_over(ago: Duration, renewal: bool) -> (RuntimeClock, Rigid, leasehold::Lease) {
+    let clock = RuntimeClock::start();
     let node = MemoryNode::with_time_source("n", Arc::new(clock));
     let rigid = Rigid {
         node: node.clone(),
@@ -261,7 +248,7 @@ async fn a_lease_without_renewal_is_not_handed_over() {
 /// Where the nodes accept the EXTEND, the lease has its whole TTL at once.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_handed_over_is_extended_soon() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, 1);
     let (one, two) = (client(clock, &nodes), client(clock, &nodes));
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -352,7 +339,7 @@ impl Node for Distant {
 /// lock for a millisecond each, again and again. Returns how many leases the far client got, and
 /// its longest wait.
 async fn far_among_near(nodes: usize, way: Duration, rivals: usize) -> (usize, Duration) {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, nodes);
     let far = client_of(clock, nodes.iter().map(|node| Distant::new(node, way)));
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -426,7 +413,7 @@ impl Node for Overtaking {
 
 /// The requests that a waiter sends after its ticket was overtaken.
 async fn asked_when_overtaken() -> Vec<(Verb, u64)> {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, 1);
     let node = Overtaking {
         node: nodes[0].clone(),
@@ -477,7 +464,7 @@ async fn the_test_detects_leaving_before_joining() {
 
 #[cfg(feature = "planted-bugs")]
 #[tokio::test(start_paused = true)]
-async fn a_far_client_without_a_lead_gets_nothing() {
+async fn without_a_lead_a_far_client_never_gets_the_lock() {
     use leasehold::planted::{Bug, plant};
     plant(Some(Bug::NoLead));
     let (leases, _) = far_among_near(1, Duration::from_millis(40), 3).await;

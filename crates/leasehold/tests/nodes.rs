@@ -41,7 +41,7 @@ fn within_a_minute(test: impl AsyncFnOnce() + Send + 'static) {
             .build()
             .expect("a runtime")
             .block_on(test());
-        done.send(()).expect("somebody waits");
+        done.send(()).expect("the test waits");
     });
     wait.recv_timeout(Duration::from_secs(60))
         .expect("the test ends in time and without a panic");
@@ -142,7 +142,7 @@ async fn a_vote_for_another_verb_does_not_count() {
 /// A client that is overtaken again and again stops asking for a larger token. Other clients are
 /// faster, so the lock counts as contended.
 #[tokio::test]
-async fn nodes_that_want_ever_larger_tokens_are_not_asked_for_ever() {
+async fn a_client_stops_asking_for_ever_larger_tokens() {
     let fence = AtomicUsize::new(1);
     let client = client(move |verb| match verb {
         Verb::Acquire => {

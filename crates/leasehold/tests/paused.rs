@@ -5,35 +5,17 @@ use std::time::Duration;
 
 use leasehold::node::{Call, Node, NodeError};
 use leasehold::{Client, Error, LockState, MemoryNode, Moment, Options, Released, TimeSource};
-
-/// The time of the paused runtime.
-struct Paused(tokio::time::Instant);
-
-impl Paused {
-    fn new() -> Self {
-        Self(tokio::time::Instant::now())
-    }
-}
-
-impl TimeSource for Paused {
-    fn now(&self) -> Moment {
-        Moment::from_origin(Duration::from_secs(1_000) + self.0.elapsed())
-    }
-
-    fn unix_us(&self) -> u64 {
-        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
-    }
-}
+use leasehold_testkit::RuntimeClock;
 
 fn client() -> (Client, MemoryNode) {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
-    let builder = Client::builder().time_source(Paused::new());
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
+    let builder = Client::builder().time_source(RuntimeClock::start());
     let client = builder.custom_node(node.clone()).build();
     (client.expect("a client"), node)
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewal_goes_on_for_days() {
+async fn a_lease_is_renewed_for_days() {
     let (client, _) = client();
     let lease = client.mutex("a").lock().await.expect("a lease");
     let token = lease.token();
@@ -57,10 +39,10 @@ async fn an_unrenewed_lease_is_lost_to_the_millisecond() {
     let lease = mutex.lock().await.expect("a lease");
     lease.lost().await;
     // The lease is valid for 10 s − 1 % − 2 ms of drift. The loss is reported 100 ms before that.
-    let told = start.elapsed();
+    let notified_after = start.elapsed();
     assert!(
-        (Duration::from_millis(9_798)..=Duration::from_millis(9_800)).contains(&told),
-        "{told:?}"
+        (Duration::from_millis(9_798)..=Duration::from_millis(9_800)).contains(&notified_after),
+        "{notified_after:?}"
     );
     // Another client can acquire the lock at 10 s, not before.
     let next = client.mutex("a").lock_timeout(Duration::from_secs(9)).await;
@@ -153,8 +135,8 @@ async fn a_call_with_limited_attempts_gets_its_turn_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_is_not_cut_short_by_attempts() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
-    let builder = Client::builder().time_source(Paused::new());
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
+    let builder = Client::builder().time_source(RuntimeClock::start());
     let builder = builder.options(six_attempts(Options::default()));
     let client = builder.custom_node(node).build().expect("a client");
     let _held = client.mutex("a").lock().await.expect("a lease");
@@ -179,12 +161,12 @@ async fn a_timeout_is_not_cut_short_by_attempts() {
 /// All attempts are made during an outage, too, whatever `outage_patience` is.
 #[tokio::test(start_paused = true)]
 async fn all_attempts_are_made_during_an_outage() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
     let flaky = Arc::new(Flaky {
         node,
         down: true.into(),
     });
-    let builder = Client::builder().time_source(Paused::new());
+    let builder = Client::builder().time_source(RuntimeClock::start());
     let client = builder.custom_node(Handle(Arc::clone(&flaky))).build();
     let client = client.expect("a client");
     let start = tokio::time::Instant::now();
@@ -224,10 +206,10 @@ impl Node for Handle {
 /// A failed renewal does not affect the lease, and the next successful one keeps it alive.
 #[tokio::test(start_paused = true)]
 async fn an_outage_shorter_than_the_lease_is_survived() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
     let down = false.into();
     let flaky = Arc::new(Flaky { node, down });
-    let builder = Client::builder().time_source(Paused::new());
+    let builder = Client::builder().time_source(RuntimeClock::start());
     let client = builder.custom_node(Handle(Arc::clone(&flaky))).build();
     let client = client.expect("a client");
     let set_down = |down| flaky.down.store(down, std::sync::atomic::Ordering::SeqCst);
@@ -275,7 +257,7 @@ impl Node for Distant {
 }
 
 /// A wall clock that is ten days behind.
-struct Behind(Paused);
+struct Behind(RuntimeClock);
 
 impl TimeSource for Behind {
     fn now(&self) -> Moment {
@@ -292,9 +274,9 @@ impl TimeSource for Behind {
 /// by the simulator).
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_days_behind_costs_a_round_trip_and_not_the_lease() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
     tokio::time::sleep(Duration::from_secs(48 * 3600)).await;
-    let builder = Client::builder().time_source(Behind(Paused::new()));
+    let builder = Client::builder().time_source(Behind(RuntimeClock::start()));
     let client = builder
         .custom_node(Distant(node))
         .build()
@@ -331,7 +313,7 @@ impl Node for Silent {
 #[tokio::test(start_paused = true)]
 async fn a_silent_minority_does_not_delay_an_inspection() {
     let client = |silent: usize| {
-        let mut builder = Client::builder().time_source(Paused::new());
+        let mut builder = Client::builder().time_source(RuntimeClock::start());
         for node in 0..3 {
             builder = match node < silent {
                 true => builder.custom_node(Silent),

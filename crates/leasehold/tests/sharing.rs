@@ -84,9 +84,9 @@ async fn lease(waiter: JoinHandle<Result<Lease, Error>>) -> Lease {
     waiter.await.expect("no panic").expect("a lease")
 }
 
-async fn eventually(what: &str, so: impl Fn() -> bool) {
+async fn eventually(what: &str, condition: impl Fn() -> bool) {
     let waiting = async {
-        while !so() {
+        while !condition() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -195,7 +195,7 @@ async fn a_turn_that_is_not_taken_goes_to_the_next_waiter() {
 
 /// A lost lease does not block the other tasks, though its guard still exists.
 #[tokio::test]
-async fn the_turn_of_a_lost_lease_is_over() {
+async fn a_lost_lease_does_not_block_other_tasks() {
     let node = Counted::new();
     let client = node.client();
     let short = |o: Options| o.ttl(Duration::from_millis(300)).without_renewal();

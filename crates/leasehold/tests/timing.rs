@@ -5,23 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::node::{Call, Node, NodeError, Verb};
-use leasehold::{Client, Error, Loss, MemoryNode, Moment, Name, Options, TimeSource};
+use leasehold::{Client, Error, Loss, MemoryNode, Name, Options, TimeSource};
+use leasehold_testkit::RuntimeClock;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// The time of the paused runtime.
-#[derive(Clone, Copy)]
-struct Paused(tokio::time::Instant);
-
-impl TimeSource for Paused {
-    fn now(&self) -> Moment {
-        Moment::from_origin(self.0.elapsed())
-    }
-
-    fn unix_us(&self) -> u64 {
-        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
-    }
-}
 
 /// A node on a slow connection: requests arrive at once, answers are delayed.
 #[derive(Clone)]
@@ -35,7 +22,7 @@ struct Slow {
 }
 
 impl Slow {
-    fn new(clock: Paused, acquire: Duration) -> Self {
+    fn new(clock: RuntimeClock, acquire: Duration) -> Self {
         Self {
             node: MemoryNode::with_time_source("slow", Arc::new(clock)),
             delays: Arc::new(Mutex::new((acquire, Duration::ZERO))),
@@ -90,7 +77,7 @@ fn patient(options: Options) -> Options {
     options.node_timeout(8 * SECOND)
 }
 
-async fn client(clock: Paused, nodes: &[Slow]) -> Client {
+async fn client(clock: RuntimeClock, nodes: &[Slow]) -> Client {
     // A token must lie between the floor and the cap. The distance between them is the time since
     // the nodes were created.
     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -104,7 +91,7 @@ async fn client(clock: Paused, nodes: &[Slow]) -> Client {
 /// `validity = ttl − elapsed − drift`, counted from before the first byte was sent.
 #[tokio::test(start_paused = true)]
 async fn a_slow_grant_is_a_shorter_lease() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let node = Slow::new(clock, 3 * SECOND);
     let client = client(clock, std::slice::from_ref(&node)).await;
     let before = clock.now();
@@ -121,7 +108,7 @@ async fn a_slow_grant_is_a_shorter_lease() {
 /// The same for EXTEND.
 #[tokio::test(start_paused = true)]
 async fn a_slow_extend_counts_from_its_own_send() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let node = Slow::new(clock, Duration::ZERO);
     let client = client(clock, std::slice::from_ref(&node)).await;
     let mutex = client
@@ -138,7 +125,7 @@ async fn a_slow_extend_counts_from_its_own_send() {
 /// After the deadline the lease is lost, whatever a server answers later.
 #[tokio::test(start_paused = true)]
 async fn an_extend_that_is_answered_too_late_does_not_save_the_lease() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let node = Slow::new(clock, Duration::ZERO);
     let client = client(clock, std::slice::from_ref(&node)).await;
     let mutex = client
@@ -160,7 +147,7 @@ async fn an_extend_that_is_answered_too_late_does_not_save_the_lease() {
 /// failure.
 #[tokio::test(start_paused = true)]
 async fn the_grants_of_a_failed_attempt_are_released() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes: Vec<_> = [0, 0, 0, 0, 5]
         .map(|seconds| Slow::new(clock, seconds * SECOND))
         .to_vec();
@@ -183,7 +170,8 @@ async fn the_grants_of_a_failed_attempt_are_released() {
 /// A late grant of a successful attempt belongs to the lease and is released with it.
 #[tokio::test(start_paused = true)]
 async fn a_late_grant_is_released_with_the_lease() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
+    let start = clock.now();
     let nodes: Vec<_> = [0, 0, 5]
         .map(|seconds| Slow::new(clock, seconds * SECOND))
         .to_vec();
@@ -195,8 +183,8 @@ async fn a_late_grant_is_released_with_the_lease() {
         .await
         .unwrap();
     assert!(
-        clock.now() < Moment::from_origin(SECOND),
-        "the release waited for the slow node"
+        clock.now() < start + SECOND,
+        "the acquire waited for the slow node"
     );
     assert!(nodes.iter().all(|node| node.holds("a")));
     lease.release().await;
@@ -206,7 +194,7 @@ async fn a_late_grant_is_released_with_the_lease() {
 /// A grant that arrives when the validity has run out makes no lease, and is released.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_arrives_after_the_validity_is_no_lease() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let node = Slow::new(clock, Duration::from_millis(9_899));
     let client = client(clock, std::slice::from_ref(&node)).await;
     let mutex = client
@@ -221,7 +209,7 @@ async fn a_grant_that_arrives_after_the_validity_is_no_lease() {
 /// Two of three nodes have forgotten a lease of 10 s, one of these answers late, and the third
 /// node is unreachable. Returns how and when the lease is lost.
 async fn taken_away_during_an_outage() -> (Option<Loss>, Duration) {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes: Vec<_> = [0, 0, 0].map(|_| Slow::new(clock, Duration::ZERO)).to_vec();
     let client = client(clock, &nodes).await;
     let lease = client.mutex("a").lock().await.unwrap();
@@ -258,7 +246,7 @@ async fn the_test_detects_a_renewal_that_is_decided_too_early() {
 #[tokio::test(start_paused = true)]
 async fn an_extend_and_a_release_wait_for_the_answers_that_decide() {
     for extends in [true, false] {
-        let clock = Paused(tokio::time::Instant::now());
+        let clock = RuntimeClock::start();
         let nodes: Vec<_> = [0, 0, 0].map(|_| Slow::new(clock, Duration::ZERO)).to_vec();
         let client = client(clock, &nodes).await;
         let lease = client.mutex("a").lock().await.unwrap();

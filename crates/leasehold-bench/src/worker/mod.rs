@@ -123,11 +123,11 @@ fn print_line(line: &Value) {
 /// Reports that everything is set up, and waits for the start.
 async fn ready(line: &Value) -> Result<(), String> {
     print_line(line);
-    let told = tokio::task::spawn_blocking(|| {
+    let started = tokio::task::spawn_blocking(|| {
         let mut line = String::new();
         std::io::stdin().read_line(&mut line)
     });
-    match told.await {
+    match started.await {
         Ok(Ok(1..)) => Ok(()),
         other => Err(format!("never started: {other:?}")),
     }

@@ -185,11 +185,11 @@ pub async fn shows_the_holder_to_a_waiter(case: Case) {
     let client = case.client().await;
     let held = taken(&client.mutex("a").with_options(|o| o.label("busy"))).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&seen);
+    let labels = Arc::clone(&seen);
     let mutex = client.mutex("a").with_options(|o| {
         o.on_refusal(move |refusal| {
             let label = refusal.holder().and_then(|holder| holder.label.clone());
-            told.lock().expect("no panic").push(label);
+            labels.lock().expect("no panic").push(label);
         })
     });
     let wait = Duration::from_millis(100);

@@ -144,7 +144,7 @@ pub async fn a_dead_waiter_delays_no_other_for_long(case: Case) {
             std::mem::forget(client);
         });
         runtime.shutdown_background();
-        sender.send(()).expect("somebody listens");
+        sender.send(()).expect("the receiver is open");
     });
     let dead = tokio::task::spawn_blocking(move || receiver.recv());
     dead.await

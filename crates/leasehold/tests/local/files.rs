@@ -43,7 +43,7 @@ async fn check_works_without_the_file(store: &Store, client: &Client) {
 const WHAT_TO_DO: &str = "move it away";
 
 #[tokio::test]
-async fn random_bytes() {
+async fn random_bytes_are_refused() {
     let store = Store::new();
     let bytes: Vec<u8> = (0..20_000).map(|_| fastrand::u8(..)).collect();
     std::fs::write(store.path(), &bytes).expect("written");
@@ -80,7 +80,7 @@ async fn used() -> Store {
 }
 
 #[tokio::test]
-async fn a_truncated_store() {
+async fn a_truncated_store_is_refused() {
     let store = used().await;
     let bytes = std::fs::read(store.path()).expect("the file");
     // In the middle, within the first page, and within the header.
@@ -93,7 +93,7 @@ async fn a_truncated_store() {
 }
 
 #[tokio::test]
-async fn a_store_with_damaged_pages() {
+async fn a_store_with_damaged_pages_is_refused() {
     let store = used().await;
     let mut bytes = std::fs::read(store.path()).expect("the file");
     // All but the first page, which identifies the file and contains its size.
@@ -108,7 +108,7 @@ async fn a_store_with_damaged_pages() {
 }
 
 #[tokio::test]
-async fn the_database_of_another_program() {
+async fn the_database_of_another_program_is_refused() {
     let store = Store::new();
     let theirs = Connection::open(store.path()).expect("a database");
     theirs
@@ -136,7 +136,7 @@ async fn the_database_of_another_program() {
 }
 
 #[tokio::test]
-async fn a_store_of_a_newer_or_older_leasehold() {
+async fn a_store_of_a_newer_or_older_leasehold_is_refused() {
     let store = used().await;
     let version = store
         .sql()
@@ -161,7 +161,7 @@ async fn a_store_of_a_newer_or_older_leasehold() {
 
 /// The header is correct, but the content is missing.
 #[tokio::test]
-async fn a_store_without_its_tables() {
+async fn a_store_without_its_tables_is_refused() {
     let store = used().await;
     store
         .sql()
@@ -175,7 +175,7 @@ async fn a_store_without_its_tables() {
 }
 
 #[tokio::test]
-async fn a_directory_in_place_of_a_file() {
+async fn a_directory_in_place_of_a_file_is_refused() {
     let store = Store::new();
     std::fs::create_dir(store.path()).expect("a directory");
     let client = build(&store);
@@ -188,7 +188,7 @@ async fn a_directory_in_place_of_a_file() {
 /// The holder keeps its lock, and no other client acquires it. Removing the file to start anew
 /// ends the lease.
 #[tokio::test]
-async fn a_store_that_is_overwritten_while_in_use() {
+async fn a_store_that_is_overwritten_grants_no_second_lease() {
     let store = Store::new();
     let holder = client(&store.url()).await;
     let lease = lock(&holder, "a").await;

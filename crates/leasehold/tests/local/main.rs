@@ -57,9 +57,9 @@ async fn lock(client: &Client, name: &str) -> Lease {
 }
 
 /// Waits until a condition holds, and fails if it never does.
-fn until(what: &str, mut so: impl FnMut() -> bool) {
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let started = std::time::Instant::now();
-    while !so() {
+    while !condition() {
         assert!(started.elapsed() < LONG, "never: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }

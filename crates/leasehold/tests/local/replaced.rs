@@ -52,7 +52,7 @@ async fn check_replaced(replace: impl AsyncFnOnce(&Store)) {
 }
 
 #[tokio::test]
-async fn all_files_are_deleted() {
+async fn clients_agree_after_all_files_are_deleted() {
     check_replaced(async |store: &Store| {
         for end in ["", "-wal", "-shm"] {
             std::fs::remove_file(store.beside(end)).expect("deleted");
@@ -63,7 +63,7 @@ async fn all_files_are_deleted() {
 
 /// As a user does who does not know of the files beside it.
 #[tokio::test]
-async fn only_the_file_is_deleted() {
+async fn clients_agree_after_only_the_file_is_deleted() {
     check_replaced(async |store: &Store| {
         std::fs::remove_file(store.path()).expect("deleted");
     })
@@ -71,7 +71,7 @@ async fn only_the_file_is_deleted() {
 }
 
 #[tokio::test]
-async fn the_file_is_moved_away() {
+async fn clients_agree_after_the_file_is_moved_away() {
     check_replaced(async |store: &Store| {
         std::fs::rename(store.path(), store.beside(".old")).expect("moved");
     })
@@ -79,7 +79,7 @@ async fn the_file_is_moved_away() {
 }
 
 #[tokio::test]
-async fn the_whole_directory_is_replaced() {
+async fn clients_agree_after_the_directory_is_replaced() {
     let store = Store::within("inner");
     let old = client(&store.url()).await;
     let lease = lock(&old, "a").await;
@@ -91,7 +91,7 @@ async fn the_whole_directory_is_replaced() {
 
 /// A backup replaces the file, without anything that came after the backup.
 #[tokio::test]
-async fn an_older_copy_replaces_the_file() {
+async fn clients_agree_after_an_older_copy_replaces_the_file() {
     let store = Store::new();
     let old = client(&store.url()).await;
     lock(&old, "a").await.release().await;
@@ -112,7 +112,7 @@ async fn an_older_copy_replaces_the_file() {
 /// A lock that a backup restores has no holder. It ends with its TTL or its process, and the next
 /// token is above it all the same.
 #[tokio::test]
-async fn a_copy_made_while_the_lock_was_held_replaces_the_file() {
+async fn clients_agree_after_a_copy_with_the_lock_replaces_the_file() {
     let store = Store::new();
     let old = client(&store.url()).await;
     let lease = lock(&old, "a").await;
@@ -166,19 +166,19 @@ fn check_processes_meet(delete: &[&str], others: usize) {
 }
 
 #[test]
-fn all_files_are_deleted_under_several_processes() {
+fn processes_agree_after_all_files_are_deleted() {
     check_processes_meet(&["", "-wal", "-shm"], 2);
 }
 
 #[test]
-fn only_the_file_is_deleted_under_several_processes() {
+fn processes_agree_after_only_the_file_is_deleted() {
     check_processes_meet(&[""], 2);
 }
 
 /// While a process has the old file open, the new one may not work yet, because the index of the
 /// old one is still beside it. There must never be a second lease.
 #[test]
-fn when_only_the_file_is_deleted_processes_agree_once_all_have_noticed() {
+fn processes_with_open_stores_agree_once_all_have_noticed() {
     let store = Store::new();
     let mut puppets: Vec<_> = (0..3).map(|_| Puppet::of(&store.url())).collect();
     let held = puppets[0].lock("a");

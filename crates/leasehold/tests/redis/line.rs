@@ -512,7 +512,7 @@ async fn a_line_in_motion_loses_no_waiter() {
             "the contender never acquired the lock"
         );
     }
-    assert!(seen > 0, "nobody waited");
+    assert!(seen > 0, "no waiter was in line");
 }
 
 /// A grant is announced only after both the lock and the fence are written, on every path that
@@ -606,16 +606,16 @@ async fn a_forged_grant_makes_no_holder() {
     let channels = words(&[b"PUBSUB", b"CHANNELS", b"leasehold:bell:*"]);
     assert_eq!((line.len(), channels.len()), (1, 2));
     let owner = &line[0];
-    let mut heard = 0;
+    let mut delivered = 0;
     for channel in &channels {
         let id = channel.strip_prefix("leasehold:bell:").expect("a channel");
         for proof in ["", &owner[16..32], &owner[24..40], &owner[..16], id] {
             let message = format!("G{}{proof} a", &owner[..16]);
             let reply = servers[0].command(&[b"PUBLISH", channel.as_bytes(), message.as_bytes()]);
-            heard += usize::from(reply == ":1\r\n");
+            delivered += usize::from(reply == ":1\r\n");
         }
     }
-    assert_eq!(heard, 10, "all forged messages are delivered");
+    assert_eq!(delivered, 10, "all forged messages are delivered");
     pause(500).await;
     assert!(
         !waiter.is_finished(),

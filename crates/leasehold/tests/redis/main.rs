@@ -61,9 +61,9 @@ async fn pause(ms: u64) {
 }
 
 /// Waits until a condition holds, and fails if it never does.
-async fn until(what: &str, mut so: impl FnMut() -> bool) {
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {
-        while !so() {
+        while !condition() {
             pause(10).await;
         }
     };

@@ -48,7 +48,7 @@ fn replay(args: &Args, seed: u64, bug: Option<Bug>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Some(_) => {
-            tell(args, &report);
+            print_violation(args, &report);
             ExitCode::FAILURE
         }
     }
@@ -71,7 +71,7 @@ fn run_many(args: &Args, bug: Option<Bug>) -> ExitCode {
         table::print(&totals, &failures);
     }
     for report in failures.iter().take(20) {
-        tell(args, report);
+        print_violation(args, report);
     }
     match failures.len() {
         0 => {
@@ -86,7 +86,7 @@ fn run_many(args: &Args, bug: Option<Bug>) -> ExitCode {
 }
 
 /// Prints the broken promise, and how to reproduce it.
-fn tell(args: &Args, report: &Report) {
+fn print_violation(args: &Args, report: &Report) {
     if let Some(violation) = &report.violation {
         let seed = report.plan.seed;
         println!(
