@@ -299,7 +299,8 @@ pub fn replace(world: &Arc<World>, slot: usize) {
     stage::start(world, slot, process.life + 1);
 }
 
-/// A node notifies a process; it arrives at `arrival`, if at all.
+/// May kill a process that a node notifies of its turn. The notification arrives at `arrival`, if
+/// at all.
 pub fn on_notification(
     world: &Arc<World>,
     process: &Arc<Process>,
