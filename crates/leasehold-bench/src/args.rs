@@ -1,49 +1,50 @@
-//! The command line, turned into a plan.
+//! The command line arguments.
 
 use std::time::Duration;
 
 use lexopt::prelude::*;
 
-/// What `--help` prints.
+/// The text of `--help`.
 pub(crate) const HELP: &str = "\
 ./bench [OPTIONS]
 
-  --quick            fewer and shorter rounds, peers only at their best; under three minutes
-  --rounds N         so many rounds of everything (1 to 1000)
-  --no-peers         only what this program itself can run: nothing is installed
-  --only ROW[,ROW]   only these rows of the targets; or scenarios whose id contains a text,
-                     such as `silent`
+  --quick            fewer and shorter rounds, peers with their best settings only; under
+                     three minutes
+  --rounds N         the number of rounds of everything (1 to 1000)
+  --no-peers         without peers that are separate programs; installs nothing
+  --only ROW[,ROW]   only these rows of the targets, or scenarios whose id contains a
+                     text, such as `silent`
   --help             this text";
 
 /// How much to measure.
 pub(crate) struct Plan {
     pub(crate) quick: bool,
-    /// Rounds of each scenario; in each, every contender has one turn.
+    /// Rounds of each scenario. Every contender has one turn in each.
     pub(crate) rounds: usize,
-    /// How long one contender's turn is.
+    /// The length of a contender's turn.
     pub(crate) turn: Duration,
     /// How long it works before its first turn.
     pub(crate) warm_up: Duration,
     /// Rounds of the scenarios with faults, which need new servers for each turn.
     pub(crate) fault_rounds: usize,
-    /// How long latencies are taken before the fault, and again after it.
+    /// How long latencies are measured before the fault, and again after it.
     pub(crate) fault_phase: Duration,
     /// Rounds of the scenarios with contention.
     pub(crate) contest_rounds: usize,
-    /// How long one contender's turn in them is. A wait cannot be longer.
+    /// The length of a contender's turn in these. A wait cannot be longer.
     pub(crate) contest: Duration,
-    /// Rounds of the scenarios that are set up anew for each turn.
+    /// Rounds of the scenarios that are set up again for each turn.
     pub(crate) crowd_rounds: usize,
-    /// Rounds of the one with held leases, which takes longest to set up.
+    /// Rounds of the scenario with held leases, which takes longest to set up.
     pub(crate) held_rounds: usize,
-    /// For how many periods of renewal held leases are watched.
+    /// For how many renewal periods held leases are observed.
     pub(crate) renewals: u32,
-    /// How long those are watched who wait, and how long before that. Both together are less
-    /// than the TTL: not everybody renews.
+    /// How long idle waiters are observed, and how long before they wait. Both together are less
+    /// than the TTL, because not every contender renews.
     pub(crate) watch: Duration,
-    /// Whether peers that are programs of their own take part.
+    /// Whether peers that are separate programs take part.
     pub(crate) peers: bool,
-    /// Rows, or parts of ids. Empty: everything.
+    /// Rows, or parts of ids. Empty means everything.
     only: Vec<String>,
 }
 
@@ -86,7 +87,7 @@ const QUICK: Plan = Plan {
 };
 
 impl Plan {
-    /// Whether the scenario of this id, such as `5/silent`, is to be run.
+    /// Whether to run the scenario with this id, such as `5/silent`.
     pub(crate) fn wants(&self, id: &str) -> bool {
         let row = id.split('/').next();
         let matches = |only: &String| match only.trim_end_matches('/') {
@@ -106,7 +107,7 @@ impl Plan {
     }
 }
 
-/// Reads the command line. `None` if only help was asked for, which has been given.
+/// Reads the command line. `None` if it only asked for help, which has been printed.
 pub(crate) fn parse() -> Result<Option<Plan>, lexopt::Error> {
     let (mut quick, mut peers) = (false, true);
     let (mut rounds, mut only) = (None, Vec::new());

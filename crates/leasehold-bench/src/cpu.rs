@@ -1,38 +1,41 @@
-//! How much processor time processes use, and how much memory, from `/proc`.
+//! The processor time and the memory of processes, from `/proc`.
 
 use std::collections::HashMap;
 use std::fs::{read_dir, read_to_string};
 use std::time::Duration;
 
-/// The times of some processes' threads at one moment.
+/// The processor times of the threads of some processes at one moment.
 pub(crate) struct CpuClock {
     pids: Vec<u32>,
     at_start: HashMap<(u32, String), u64>,
 }
 
 impl CpuClock {
-    /// Starts to look at these processes.
+    /// Starts to measure these processes.
     ///
     /// # Errors
-    /// Where the system does not tell.
+    ///
+    /// If the system does not report the times.
     pub(crate) fn start(pids: &[u32]) -> Result<Self, String> {
         let at_start = thread_times(pids)?;
         let pids = pids.to_vec();
         Ok(Self { pids, at_start })
     }
 
-    /// Starts to look at this process.
+    /// Starts to measure this process.
     ///
     /// # Errors
-    /// Where the system does not tell.
+    ///
+    /// If the system does not report the times.
     pub(crate) fn of_this_process() -> Result<Self, String> {
         Self::start(&[std::process::id()])
     }
 
-    /// What they used since then. A thread that has ended meanwhile is not counted.
+    /// The processor time since then. A thread that has ended meanwhile is not counted.
     ///
     /// # Errors
-    /// If one of the processes is gone.
+    ///
+    /// If one of the processes has ended.
     pub(crate) fn elapsed(&self) -> Result<Duration, String> {
         let now = thread_times(&self.pids)?;
         let used = now.iter().map(|(thread, nanos)| {
@@ -50,7 +53,7 @@ fn thread_times(pids: &[u32]) -> Result<HashMap<(u32, String), u64>, String> {
         let threads = format!("/proc/{pid}/task");
         for thread in read_dir(&threads).map_err(|error| format!("{threads}: {error}"))? {
             let thread = thread.map_err(|error| error.to_string())?;
-            // One that has ended since it was listed has no file any more.
+            // A thread that has ended since it was listed has no file any more.
             let Ok(stat) = read_to_string(thread.path().join("schedstat")) else {
                 continue;
             };
@@ -62,7 +65,7 @@ fn thread_times(pids: &[u32]) -> Result<HashMap<(u32, String), u64>, String> {
     Ok(times)
 }
 
-/// How many bytes of memory this process has.
+/// The resident memory of this process, in bytes.
 pub(crate) fn resident_bytes() -> Result<u64, String> {
     let status = read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

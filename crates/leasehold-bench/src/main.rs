@@ -1,5 +1,5 @@
-//! Measures leasehold beside a raw client and its peers: in one run, on servers of its
-//! own, as ratios. See `README.md` for what is measured and how.
+//! Compares leasehold with a raw client and its peers: in one run, on servers that it starts
+//! itself, as ratios. See `README.md` for what is measured and how.
 
 mod args;
 mod contenders;
@@ -18,7 +18,7 @@ mod worker;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The same for every contender.
+/// The TTL of every contender.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     };
     if !scenarios::ids().any(|id| plan.wants(id)) {
         let ids: Vec<_> = scenarios::ids().collect();
-        eprintln!("no such scenario; there are {}", ids.join(", "));
+        eprintln!("no such scenario; the scenarios are {}", ids.join(", "));
         return ExitCode::from(2);
     }
     let results = match scenarios::run_all(&plan) {

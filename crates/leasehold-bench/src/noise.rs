@@ -1,16 +1,16 @@
-//! How much of the machine other programs used meanwhile. On a busy machine the ratios
-//! are worth little, and the reader has to know.
+//! How much processor time other programs used meanwhile. On a busy machine the ratios are not
+//! reliable, and the report must say so.
 
 use std::fs::read_to_string;
 
-/// The start of the time that is looked at.
+/// The start of the measured time.
 pub(crate) struct Noise {
     machine_at_start: Option<CpuTime>,
-    /// Installing peers before it is not part of the time that is looked at.
+    /// Installing peers before it is not part of the measured time.
     ours_at_start: Option<u64>,
 }
 
-/// What the machine as a whole did, in clock ticks.
+/// The machine's total times, in clock ticks.
 #[derive(Clone, Copy)]
 struct CpuTime {
     busy: u64,
@@ -25,9 +25,9 @@ impl Noise {
         }
     }
 
-    /// The share of the machine's time, 0 to 1, that went into other programs. To be asked
-    /// when the servers have been stopped: only then is their time known. `None` where the
-    /// system does not tell.
+    /// The share of the machine's time, 0 to 1, that other programs used. Call this when the
+    /// servers have been stopped: only then is their time known. `None` if the system does not
+    /// report it.
     pub(crate) fn end(self) -> Option<f64> {
         let (start, end) = (self.machine_at_start?, machine()?);
         let busy = end.busy.saturating_sub(start.busy);
@@ -42,8 +42,8 @@ fn machine() -> Option<CpuTime> {
     let stat = read_to_string("/proc/stat").ok()?;
     let mut fields = stat.lines().next()?.split_whitespace();
     (fields.next()? == "cpu").then_some(())?;
-    // user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in
-    // the first two already.
+    // user, nice, system, idle, iowait, irq, softirq, steal. The fields after that are already
+    // included in the first two.
     let ticks: Vec<u64> = fields
         .take(8)
         .map_while(|field| field.parse().ok())
@@ -54,7 +54,7 @@ fn machine() -> Option<CpuTime> {
     Some(CpuTime { busy, all })
 }
 
-/// The time of this process and of its children that have ended.
+/// The time of this process and of its ended children.
 fn ours() -> Option<u64> {
     let stat = read_to_string("/proc/self/stat").ok()?;
     // The program's name is in parentheses and may contain anything.
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_a_share() {
+    fn the_share_is_between_0_and_1() {
         let share = Noise::start().end();
         assert!(
             share.is_none_or(|share| (0.0..=1.0).contains(&share)),

@@ -1,8 +1,8 @@
-//! Which cores the client and the servers run on.
+//! The cores of the client and the servers.
 //!
-//! Left to the scheduler, client and server share a core in one round and not in the
-//! next, and the figures of a single task differ by a factor of two. So both ways are
-//! measured on purpose, and kept apart.
+//! Without pinning, client and server share a core in one round and not in the next, and the
+//! figures of a single task differ by a factor of two. So both placements are measured
+//! separately.
 
 use std::process::{Command, Stdio};
 
@@ -11,14 +11,15 @@ use std::process::{Command, Stdio};
 pub(crate) enum Placement {
     /// All on one core.
     SameCore,
-    /// The client on one core, the servers on others, each on its own if there are enough.
+    /// The client on one core, and the servers on others, each on a separate one if there are
+    /// enough.
     OwnCores,
     /// Wherever the scheduler puts them.
     Anywhere,
 }
 
 impl Placement {
-    /// Why this placement cannot be had on this machine, if it cannot.
+    /// Why this placement is impossible on this machine, if it is.
     pub(crate) fn obstacle(self) -> Option<&'static str> {
         match (self, cores().len()) {
             (Self::Anywhere, _) => None,
@@ -48,7 +49,7 @@ impl Placement {
     }
 }
 
-/// The cores that this process may use; none where that is not known.
+/// The cores that this process may use, or none if that is unknown.
 fn cores() -> Vec<u32> {
     // Of the process, not of the calling thread, which may be pinned already.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -58,7 +59,7 @@ fn cores() -> Vec<u32> {
     list.map(|list| parse_list(list.trim())).unwrap_or_default()
 }
 
-/// How many cores this process may use, as far as is known.
+/// The number of cores that this process may use, as far as is known.
 pub(crate) fn core_count() -> usize {
     cores().len()
 }

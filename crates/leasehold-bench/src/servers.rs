@@ -1,4 +1,4 @@
-//! The servers that everything is measured on.
+//! The servers of all measurements.
 
 use std::time::{Duration, Instant};
 
@@ -7,17 +7,16 @@ use leasehold_testkit::RedisServer;
 use crate::contenders::Kind;
 use crate::pin::Placement;
 
-/// A server that leasehold meets for the first time may have forgotten tokens, so for as
-/// long as clocks may differ (10 s by default) it accepts only tokens from the future.
-/// Measuring starts after that: it is not the usual state, and whether it costs anything
-/// is another question than those asked here.
+/// A server that leasehold uses for the first time may have lost tokens. So for as long as clocks
+/// may differ (10 s by default) it accepts only tokens from the future. Measurements start after
+/// that, because it is not the usual state.
 const SETTLED_AFTER: Duration = Duration::from_secs(11);
 
-/// More than any scenario has. A server that may not open so many files takes fewer.
+/// More than any scenario needs. A server that may not open that many files accepts fewer.
 const MOST_CLIENTS: &str = "50000";
 
-/// Commands that only clients send: what a script calls inside of a server is counted by the
-/// server, too, but is no request.
+/// Commands that only clients send. The server also counts the commands that scripts call, but
+/// these are not requests.
 const REQUESTS: [&str; 9] = [
     "eval",
     "fcall",
@@ -30,9 +29,9 @@ const REQUESTS: [&str; 9] = [
     "ssubscribe",
 ];
 
-/// What a server has counted.
+/// The counters of a server.
 pub(crate) struct Counts {
-    /// Requests, as far as they can be told from what scripts call.
+    /// Requests, as far as they can be distinguished from the commands of scripts.
     requests: u64,
     /// How often it read from a connection.
     reads: u64,
@@ -43,12 +42,12 @@ pub(crate) struct Counts {
 pub(crate) enum Harm {
     /// The process is killed: its connections break, new ones are refused.
     Kill,
-    /// The process is stopped: it takes connections and requests, and never answers.
+    /// The process is stopped: it accepts connections and requests, and never answers.
     Stop,
 }
 
-/// Servers that belong together as the nodes of one deployment. Those of one node are
-/// never used as one of five: leasehold records in a server what its clients agreed on.
+/// Servers that are the nodes of one deployment. The server of a single-node deployment is never
+/// one of five: leasehold records in a server what its clients agreed on.
 pub(crate) struct Servers {
     servers: Vec<RedisServer>,
     met_leasehold: Instant,
@@ -65,12 +64,12 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Waits until leasehold's first touch is long enough ago.
+    /// Waits until leasehold's first use of the servers is long enough ago.
     pub(crate) fn settle(&self) {
         std::thread::sleep(SETTLED_AFTER.saturating_sub(self.met_leasehold.elapsed()));
     }
 
-    /// Pins the servers where the placement wants them.
+    /// Pins the servers according to the placement.
     pub(crate) fn place(&self, placement: Placement) -> Result<(), String> {
         for (index, pid) in self.pids()?.into_iter().enumerate() {
             placement.pin_server(index, pid)?;
@@ -82,22 +81,23 @@ impl Servers {
         self.servers.len()
     }
 
-    /// The servers' processes.
+    /// The process ids of the servers.
     pub(crate) fn pids(&self) -> Result<Vec<u32>, String> {
         let pids = self.servers.iter().map(|server| {
-            let pid = info(server, "process_id").ok_or("a server does not tell its process id")?;
+            let pid =
+                info(server, "process_id").ok_or("a server does not report its process id")?;
             pid.parse().map_err(|_| format!("no process id: {pid}"))
         });
         pids.collect()
     }
 
-    /// What each server has counted until now.
+    /// The present counters of each server.
     pub(crate) fn counts(&self) -> Vec<Counts> {
         self.servers.iter().map(counts).collect()
     }
 
-    /// How many requests all servers together got since then, at least. A request that is
-    /// not known as one is read from its connection all the same.
+    /// The number of requests that all servers together have received since then, at least. A
+    /// request with an unknown command still counts as a read from its connection.
     pub(crate) fn requests_since(&self, before: &[Counts]) -> u64 {
         let now = self.counts();
         let each = now.iter().zip(before).map(|(now, before)| {
@@ -111,7 +111,7 @@ impl Servers {
         self.servers.iter().map(RedisServer::url).collect()
     }
 
-    /// What the servers are, such as `redis 7.0.15`.
+    /// The version of the servers, such as `redis 7.0.15`.
     pub(crate) fn version(&self) -> String {
         let server = &self.servers[0];
         info(server, "valkey_version")
@@ -120,7 +120,7 @@ impl Servers {
             .unwrap_or_else(|| "unknown".into())
     }
 
-    /// Harms the last `count` servers.
+    /// Kills or stops the last `count` servers.
     pub(crate) fn harm(&mut self, count: usize, harm: Harm) {
         for server in self.last(count) {
             match harm {
@@ -130,8 +130,8 @@ impl Servers {
         }
     }
 
-    /// Undoes the harm. Servers that were killed have lost their memory, and have to
-    /// [settle](Self::settle) again.
+    /// Restarts or resumes the servers. Those that were killed have lost their memory, and have
+    /// to [settle](Self::settle) again.
     pub(crate) fn mend(&mut self, count: usize, harm: Harm) -> Result<(), String> {
         for server in self.last(count) {
             match harm {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The middle of some values and how far they lie apart.
+/// The median of some values and their range.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -11,7 +11,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// `None` of no values.
+    /// `None` if there are no values.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -26,8 +26,8 @@ impl Spread {
     }
 }
 
-/// The value that `percent` of the values are not above (nearest rank). `None` of no
-/// values.
+/// The smallest value that at least `percent` of the values do not exceed (nearest rank). `None`
+/// if there are no values.
 pub(crate) fn percentile(values: &[Duration], percent: f64) -> Option<Duration> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();

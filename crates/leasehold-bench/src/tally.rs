@@ -1,4 +1,4 @@
-//! What a turn comes to, whoever had it: tasks of this process, or a peer's own program.
+//! The figures of a turn, of tasks in this process or of a peer's program.
 
 use std::time::Duration;
 
@@ -7,18 +7,19 @@ use serde_json::Value;
 /// The figures of one turn.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Tally {
-    /// How long the turn really was.
+    /// The actual length of the turn.
     pub(crate) length: Duration,
     /// Acquires that were followed by a release.
     pub(crate) pairs: u64,
-    /// Acquires by another contender than the one that held the lock before.
+    /// Acquires by a contender other than the previous holder.
     pub(crate) handovers: u64,
-    /// Of all waits, those included that were not over at the end.
+    /// Of all waits, including those that were not over at the end.
     pub(crate) mean_wait: Duration,
     pub(crate) longest_wait: Duration,
-    /// How long a lock was really held on average: timers are late, each in its own way.
+    /// How long a lock was held on average: the timers of contenders are late by different
+    /// amounts.
     pub(crate) held: Duration,
-    /// Acquires that gave up, releases that failed. The wait goes on through them.
+    /// Acquires that gave up, and releases that failed. They do not end the wait.
     pub(crate) errors: u64,
 }
 
@@ -31,7 +32,7 @@ impl Tally {
         self.handovers as f64 / self.length.as_secs_f64()
     }
 
-    /// Reads the line that a peer's program prints.
+    /// Parses the line that a peer's program prints.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let value: Value =
             serde_json::from_str(line.trim()).map_err(|error| format!("{error}: {line:?}"))?;

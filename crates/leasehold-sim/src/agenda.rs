@@ -1,4 +1,4 @@
-//! True time, and what is due: the one queue of events behind everything that happens.
+//! True time, and the queue of events that drives the simulation.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use crate::sync::locked;
 use crate::world::World;
 
-/// True time of the simulation, in nanoseconds since its start. No clock in it shows this.
+/// True time of the simulation, in nanoseconds since its start. No simulated clock shows it.
 pub type Nanos = u64;
 
 /// One second of true time.
@@ -15,10 +15,10 @@ pub const SECOND: Nanos = 1_000_000_000;
 /// One millisecond of true time.
 pub const MILLI: Nanos = 1_000_000;
 
-/// What happens at an event.
+/// The action of an event.
 pub type Event = Box<dyn FnOnce(&Arc<World>) + Send>;
 
-/// Events by their time. Those of the same moment happen in the order in which they were
+/// Events by their time. Events of the same moment happen in the order in which they were
 /// entered, so that a seed always gives the same run.
 #[derive(Default)]
 pub struct Agenda {
@@ -62,12 +62,12 @@ impl Agenda {
         locked(&self.state).now
     }
 
-    /// How many events have happened.
+    /// The number of events that have happened.
     pub fn happened(&self) -> u64 {
         locked(&self.state).happened
     }
 
-    /// Enters an event; one in the past happens now.
+    /// Enters an event. An event in the past happens now.
     pub fn enter(&self, at: Nanos, event: impl FnOnce(&Arc<World>) + Send + 'static) {
         let mut state = locked(&self.state);
         let (at, order) = (at.max(state.now), state.entered);
@@ -76,7 +76,7 @@ impl Agenda {
         state.due.push(Reverse(Entry { at, order, event }));
     }
 
-    /// Goes on to the next event, if there is one until then; else to `until` itself.
+    /// Advances to the next event, if there is one before `until`, or else to `until`.
     pub fn next(&self, until: Nanos) -> Option<Event> {
         let mut state = locked(&self.state);
         let is_due = |Reverse(entry): &Reverse<Entry>| entry.at <= until;
@@ -90,10 +90,10 @@ impl Agenda {
         Some(entry.event)
     }
 
-    /// Forgets everything that is due: the run is over.
+    /// Drops all events at the end of a run.
     pub fn clear(&self) {
         let due = std::mem::take(&mut locked(&self.state).due);
-        // Outside of the lock: what the events hold may look at the clock when it goes.
+        // Outside of the lock: destructors of the events may read the clock.
         drop(due);
     }
 }

@@ -1,4 +1,4 @@
-//! Many seeds, on all cores.
+//! Runs many seeds on all cores.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,24 +10,24 @@ use crate::plan::Mode;
 use crate::stage::{Report, run};
 use crate::sync::locked;
 
-/// What many runs came to.
+/// The totals of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// How many seeds were run, by mode.
+    /// The number of seeds run, by mode.
     pub seeds: [u64; 2],
-    /// How many leases were taken, by mode.
+    /// The number of leases acquired, by mode.
     pub leases: [u64; 2],
-    /// How many of them went to one who stood in line, by mode.
+    /// The number of leases that went to a waiter in line, by mode.
     pub handed_over: [u64; 2],
-    /// How often it was looked at whether somebody was overtaken, by mode.
+    /// How often the order of the line was checked, by mode.
     pub orders_seen: [u64; 2],
     /// How often each kind of fault struck, by mode.
     pub faults: [FaultCounts; 2],
     /// In how many runs each kind of fault struck, by mode.
     pub runs_with: [FaultCounts; 2],
-    /// How much time passed in them.
+    /// The simulated time.
     pub simulated: Duration,
-    /// How many events there were.
+    /// The number of events.
     pub events: u64,
 }
 
@@ -49,19 +49,19 @@ impl Totals {
         self.events += report.events;
     }
 
-    /// How many seeds were run in a mode.
+    /// The number of seeds run in a mode.
     pub fn seeds_in(&self, mode: Mode) -> u64 {
         self.seeds[mode as usize]
     }
 
-    /// How many seeds were run.
+    /// The number of seeds run.
     pub fn all_seeds(&self) -> u64 {
         self.seeds.iter().sum()
     }
 }
 
-/// Runs seeds on so many threads until one fails, if `until_failure`. `progress` is told of
-/// every run. Returns the totals, and the runs that broke a promise, by seed.
+/// Runs seeds on `threads` threads; with `until_failure`, only until one fails. Calls `progress`
+/// for every run. Returns the totals, and the runs that broke a promise, by seed.
 pub fn run_all(
     seeds: &[u64],
     bug: Option<Bug>,

@@ -2,43 +2,44 @@
 
 use leasehold::planted;
 
-/// A rule that is broken.
+/// A rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// A rule of the client; the library itself is told to break it.
+    /// A rule of the client. The library itself breaks it.
     Client(planted::Bug),
     /// ACQUIRE with a token equal to the fence is granted.
     TiesWin,
     /// The fence is deleted together with the lock.
     FenceDiesWithLock,
-    /// A fence that is missing reads as 0.
+    /// A missing fence reads as 0.
     MissingFenceIsZero,
     /// A node that restarted votes at once.
     NoRestartGuard,
-    /// A node that forgot grants whatever token is asked of it.
+    /// A node that lost its memory grants any token.
     NoFloor,
-    /// EXTEND takes a free lock whatever the fence says.
+    /// EXTEND takes a free lock, whatever the fence.
     ExtendIgnoresFence,
-    /// The resource takes every token.
+    /// The resource accepts every token.
     ResourceUnfenced,
-    /// The resource looks at the tokens of writes only.
+    /// The resource checks the tokens of writes only.
     ResourceIgnoresReads,
-    /// A node tells nobody, and who waits does not ask before it is told something.
+    /// A node notifies no waiter, and waiters do not ask before they are notified.
     MissedNotification,
-    /// Who stands in line stands there for ever, dead or not.
+    /// A waiter stays in line for ever, even if its process is dead.
     DeadWaiterKept,
-    /// Who is first in line gets the lock, though a larger token was granted since.
+    /// The first in line is granted the lock, though a larger token was granted since.
     StaleTicketGranted,
-    /// Who comes first stands before those with smaller tickets who come later.
+    /// The line is ordered by arrival instead of by ticket.
     LineByArrival,
-    /// A node refreshes a line only when the first in line asks. (A real bug once.)
+    /// A node refreshes the expiry of a line only when the first in line sends WAIT. (A former
+    /// bug.)
     LineKeptByFirst,
-    /// A node that was a replica in between is taken for the same, with the same memory. (A real
-    /// bug once.)
+    /// A node that was a replica in between is taken to have the same memory as before. (A former
+    /// bug.)
     PromotionIgnored,
-    /// A connection is trusted for as long as it is open. (A real bug once.)
+    /// A connection is trusted for as long as it is open. (A former bug.)
     NeverVerified,
-    /// A connection is used on after a timeout, and the late reply answers the next request.
+    /// A connection stays in use after a timeout, and the late reply answers the next request.
     WrongReply,
 }
 
@@ -100,7 +101,7 @@ impl Bug {
         found.map(|(_, bug)| *bug)
     }
 
-    /// Tells the library, on this thread, to have this bug and no other.
+    /// Makes the library have this bug, and no other, on this thread.
     pub fn plant(bug: Option<Self>) {
         planted::plant(match bug {
             Some(Self::Client(bug)) => Some(bug),

@@ -1,4 +1,4 @@
-//! Callers: what the processes want of their leases. Theirs is the library's public API.
+//! Callers: tasks of the simulated processes that use leases through the library's public API.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -21,15 +21,15 @@ use crate::world::World;
 pub struct Caller {
     /// The run.
     pub world: Arc<World>,
-    /// Where it runs.
+    /// The process it runs in.
     pub process: Arc<Process>,
     /// The client of its process.
     pub client: Client,
-    /// Its own chances.
+    /// Its own source of chance.
     pub dice: Dice,
 }
 
-/// A lease in a caller's hand. Given back, or not, when it is dropped.
+/// A lease that a caller holds, until dropped.
 struct InHand {
     world: Arc<World>,
     id: HoldingId,
@@ -42,22 +42,22 @@ impl Drop for InHand {
 }
 
 impl Caller {
-    /// Wants leases until the world winds down.
+    /// Acquires leases until the run winds down.
     pub async fn work(self) {
         let _busy = self.world.busy();
         while !self.world.is_winding_down() {
             self.pause(0.5).await;
-            let errand = self.errand();
+            let one_use = self.one_use();
             if self.dice.chance(self.world.plan.cancel / 4.0) {
-                // Dropped at any await: while waiting, holding, or giving back.
-                self.cancel(errand).await;
+                // Dropped at any await: while waiting, holding or releasing.
+                self.cancel(one_use).await;
             } else {
-                errand.await;
+                one_use.await;
             }
         }
     }
 
-    async fn errand(&self) {
+    async fn one_use(&self) {
         let name = self.dice.below(self.world.names.len());
         let (mutex, stands) = self.mutex(name);
         if self.dice.chance(0.15) {
@@ -96,7 +96,7 @@ impl Caller {
             outcome = future => Some(outcome),
             () = sleep(&self.world, &self.process, span) => {
                 self.world.strike(Fault::Cancelled);
-                self.note("waits no longer");
+                self.note("stops waiting");
                 None
             }
         }
@@ -122,7 +122,7 @@ impl Caller {
         InLine::new(&self.world, &self.process, name)
     }
 
-    /// Uses a lease, and gives it back in one way or another.
+    /// Uses a lease, and ends it in one of several ways.
     async fn hold(&self, name: usize, lease: Lease) {
         let lease = Arc::new(lease);
         let weak = Arc::downgrade(&lease);
@@ -141,8 +141,8 @@ impl Caller {
                 () = self.while_valid(&lease, work.as_mut()) => false,
             };
             if lost {
-                self.world.told(id);
-                // Some do not listen. The resource has to bear with them.
+                self.world.loss_notified(id);
+                // Some callers ignore the loss. The resource must refuse their writes.
                 if self.dice.chance(0.2) {
                     work.await;
                 }
@@ -176,17 +176,17 @@ impl Caller {
             self.while_valid(lease, std::pin::pin!(self.work_with(name, lease)))
                 .await;
         });
-        // Held by another, lost, no majority: all of it may happen.
+        // The lock may be held by another process, the lease lost, or a majority unreachable.
         let _ = done.await;
     }
 
-    /// Does the work, which must not be polled once the lease is over by the process's own
-    /// clock: a `select!` that polls `lost()` first promises that.
+    /// Polls the work, which must not be polled after the deadline of the lease by the process's
+    /// own clock. A `select!` that polls `lost()` first guarantees that.
     async fn while_valid(&self, lease: &Lease, mut work: Pin<&mut impl Future<Output = ()>>) {
         poll_fn(|cx| {
             if !lease.is_valid() {
                 let what = format!(
-                    "{} goes on with its work after the deadline of its lease (token {})",
+                    "{} continues its work after the deadline of its lease (token {})",
                     self.process.label(),
                     lease.token()
                 );
@@ -197,11 +197,11 @@ impl Caller {
         .await;
     }
 
-    /// Reads and writes the resource, and takes its time.
+    /// Reads and writes the resource, with pauses.
     async fn work_with(&self, name: usize, lease: &Lease) {
         let (world, process, token) = (&self.world, &self.process, lease.token());
         for _ in 0..self.dice.below(4) {
-            // What has no token is nothing for a resource that checks them.
+            // Without a token there is nothing that the resource could check.
             if token > 0
                 && let Some(value) = Resource::read(world, process, name, token).await
             {
@@ -211,20 +211,20 @@ impl Caller {
                 Resource::write(world, process, name, token, value + 1).await;
             }
             if self.dice.chance(0.2) {
-                // It may fail; then the deadline stands as it was.
+                // This may fail. Then the deadline does not change.
                 let _ = lease.extend().await;
             }
             self.pause(0.4).await;
         }
         if !self.world.is_calm() && self.dice.chance(0.3) {
-            // Some hold on to it for as long as they are let.
+            // Some callers hold the lease for as long as they can.
             self.pause(4.0).await;
         }
     }
 
-    /// Pauses for up to so many TTLs, by the process's timers.
+    /// Pauses for up to `ttls` TTLs, by the process's timers.
     async fn pause(&self, ttls: f64) {
-        // When all is well nobody dawdles: what is promised then is progress, not fairness.
+        // Without faults no caller pauses: the promise of that phase is progress, not fairness.
         let ttls = if self.world.is_calm() {
             ttls / 20.0
         } else {
@@ -234,7 +234,7 @@ impl Caller {
         sleep(&self.world, &self.process, span).await;
     }
 
-    /// A mutex, and whether one who waits for it stands in line.
+    /// A mutex, and whether its waiters stand in line.
     fn mutex(&self, name: usize) -> (Mutex, bool) {
         let mutex = self.client.mutex(self.world.names[name].as_bytes());
         let how = self.dice.fraction();
@@ -264,7 +264,7 @@ impl Caller {
             options = options.min_hold(unit.mul_f64(dice.fraction()));
         }
         if dice.chance(0.3) {
-            // Less than a round trip would be in vain, and in the way of all others.
+            // A timeout below a round trip would never succeed, and only disturb the others.
             let least = Duration::from_nanos(self.world.plan.longest_round_trip());
             options = options.node_timeout(least + ttl.mul_f64(0.05 + 0.4 * dice.fraction()));
         }
@@ -276,19 +276,19 @@ impl Caller {
             .note(|| format!("{} {what}", self.process.label()));
     }
 
-    /// Takes a name for a moment, again and again, as long as callers that are no rivals want
-    /// leases.
+    /// Acquires a name for a moment, again and again, while callers that are not rivals are at
+    /// work.
     pub async fn rival(self, name: usize) {
         let _rival = self.world.rival();
-        while self.world.has_rivalled() {
+        while self.world.has_non_rivals() {
             if self.take_for_a_moment(name, None).await.is_err() {
                 self.pause(1.0).await;
             }
         }
     }
 
-    /// From far away, must get every name though rivals that are near want it all the time.
-    pub async fn outpost(self, patience: Duration) {
+    /// A far client must acquire every name though nearby rivals acquire it all the time.
+    pub async fn far_client(self, patience: Duration) {
         let _busy = self.world.busy();
         self.pause(1.0).await;
         for round in 0..3 * self.world.names.len() {
@@ -327,16 +327,16 @@ impl Caller {
         Ok(())
     }
 
-    /// Uses every connection once, whatever comes of it.
-    pub async fn look_in(self) {
+    /// Uses every connection once, whatever the result.
+    pub async fn use_connections(self) {
         let _busy = self.world.busy();
         for name in &self.world.names {
-            // Nodes may be in quarantine: then there is no majority yet.
+            // Nodes may be in quarantine, in which case there is no majority yet.
             let _ = self.client.mutex(name.as_bytes()).try_lock().await;
         }
     }
 
-    /// Must get the lease of every name, now that all is well.
+    /// Must acquire the lease of every name, now that there are no faults.
     pub async fn probe(self, patience: Duration) {
         let _busy = self.world.busy();
         let rounds = if self.world.plan.workers == 1 { 4 } else { 2 };
@@ -354,7 +354,7 @@ impl Caller {
                     options = options.min_hold(keep);
                 }
                 if barges {
-                    // It gets nothing as long as anybody stands in line.
+                    // Acquires nothing as long as a waiter stands in line.
                     options = options.barging().retry_delay(self.world.plan.ttl / 3);
                 }
                 options
@@ -372,7 +372,7 @@ impl Caller {
                 Err(error) => self.world.violate(
                     crate::check::progress::PROMISE,
                     format!(
-                        "{} did not get name-{name} within {patience:?} though all is well: {}",
+                        "{} did not get name-{name} within {patience:?} without faults: {}",
                         self.process.label(),
                         outcome_of(&error)
                     ),
@@ -382,7 +382,7 @@ impl Caller {
     }
 }
 
-/// What every lease of a process has in common.
+/// The options that all leases of a process have in common.
 pub fn options_of(world: &World, process: &Process) -> Options {
     let options = Options::default()
         .ttl(world.plan.ttl)
@@ -395,7 +395,7 @@ pub fn options_of(world: &World, process: &Process) -> Options {
     }
 }
 
-/// Without what differs from run to run.
+/// An error without the parts that differ from run to run.
 fn outcome_of(error: &Error) -> &'static str {
     match error {
         Error::Held(_) => "held",

@@ -4,14 +4,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Polls a future so many times, and then drops it where it stands.
+/// Polls a future a given number of times, and then drops it.
 pub struct Cancel<F> {
     future: Option<Pin<Box<F>>>,
     polls_left: u32,
 }
 
 impl<F: Future> Cancel<F> {
-    /// Drops `future` after so many polls in which it did not end.
+    /// Drops `future` after `polls` polls that returned `Pending`.
     pub fn after(polls: u32, future: F) -> Self {
         Self {
             future: Some(Box::pin(future)),

@@ -1,4 +1,4 @@
-//! Clocks that are wrong in their own way: those of processes, and those of nodes.
+//! Inaccurate clocks of processes and of nodes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,13 +14,13 @@ use crate::process::Process;
 use crate::sync::locked;
 use crate::world::World;
 
-/// What wall clocks show at the start, if they are right: some day in 2027, in µs.
+/// The correct wall clock time at the start: some day in 2027, in µs.
 pub const START_US: u64 = 1_800_000_000_000_000;
 
 const MILLION: i128 = 1_000_000;
 
-/// The clocks of a process: one that counts suspend and runs at its own speed, and a wall
-/// clock that may be years off.
+/// The clocks of a process: a monotonic clock that counts suspend and runs at its own speed, and
+/// a wall clock that may be years off.
 pub struct ProcessClock {
     /// How much faster than true time it runs, in millionths.
     ppm: i64,
@@ -34,20 +34,20 @@ impl ProcessClock {
         Self { ppm, wall_us }
     }
 
-    /// How long `true_span` is by this clock.
+    /// The length of `true_span` by this clock.
     fn span(&self, true_span: Nanos) -> Nanos {
         let span = i128::from(true_span);
         (span + span * i128::from(self.ppm) / MILLION) as Nanos
     }
 
-    /// How long `span` by this clock truly is, rounded up.
+    /// The true length of `span` by this clock, rounded up.
     pub fn true_span(&self, span: Duration) -> Nanos {
         let span = i128::try_from(span.as_nanos()).unwrap_or(i128::MAX / MILLION);
         let truly = span * MILLION / (MILLION + i128::from(self.ppm)) + 1;
         Nanos::try_from(truly).unwrap_or(Nanos::MAX)
     }
 
-    /// What the clock that counts suspend shows at a true time.
+    /// What the monotonic clock shows at a true time.
     pub fn at(&self, now: Nanos) -> Moment {
         Moment::from_origin(Duration::from_nanos(1_000 * SECOND + self.span(now)))
     }
@@ -57,17 +57,17 @@ impl ProcessClock {
         right.saturating_add_signed(self.wall_us.load(Ordering::Relaxed))
     }
 
-    /// Sets the wall clock; what it is off by from now on.
+    /// Sets the wall clock, which is off by `wall_us` from now on.
     pub fn set_wall(&self, wall_us: i64) {
         self.wall_us.store(wall_us, Ordering::Relaxed);
     }
 }
 
-/// A process's view of time, as the library sees it.
+/// A process's time source, as the library sees it.
 pub struct Watch {
     /// The run.
     pub world: Arc<World>,
-    /// Whose view.
+    /// The process.
     pub process: Arc<Process>,
 }
 
@@ -124,20 +124,20 @@ impl Future for Sleep {
     }
 }
 
-/// The wall clock of a node: near the true time, as servers that ask a time server are,
-/// but always running a little too fast or too slow; and stepped, if a fault says so.
+/// The wall clock of a node. It stays near the true time, like that of a server with a time
+/// service, but always runs a little too fast or too slow. A fault may step it.
 pub struct NodeClock {
-    /// Too fast or too slow by so many millionths, by turns.
+    /// How many millionths it runs too fast and too slow, alternately.
     ppm: u64,
-    /// How far it strays to either side, in µs.
+    /// How far it deviates to either side, in µs.
     stray_us: u64,
-    /// Where in its swing it starts.
+    /// The position in its swing at the start.
     phase_us: u64,
     offset_us: i64,
 }
 
 impl NodeClock {
-    /// A clock that is off by `offset_us`, and strays by up to a second at this speed.
+    /// A clock that is off by `offset_us`, and deviates by up to a second at this speed.
     pub fn new(ppm: u64, phase_us: u64, offset_us: i64) -> Self {
         Self {
             ppm,
@@ -150,11 +150,11 @@ impl NodeClock {
     /// What it shows, in µs since 1970.
     pub fn at(&self, now: Nanos) -> u64 {
         let right = START_US + now / 1_000;
-        right.saturating_add_signed(self.offset_us + self.stray(now / 1_000))
+        right.saturating_add_signed(self.offset_us + self.deviation(now / 1_000))
     }
 
-    /// A triangle wave: out at `ppm` to one side, and back to the other.
-    fn stray(&self, now_us: u64) -> i64 {
+    /// The deviation, a triangle wave with a slope of `ppm`.
+    fn deviation(&self, now_us: u64) -> i64 {
         if self.ppm == 0 {
             return 0;
         }
@@ -170,7 +170,7 @@ impl NodeClock {
         self.offset_us += by_us;
     }
 
-    /// How far it is off, straying aside.
+    /// How far it has been stepped, without the deviation.
     pub fn offset_us(&self) -> i64 {
         self.offset_us
     }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_clock_strays_at_its_speed_and_stays_near() {
+    fn a_nodes_clock_deviates_at_its_rate_and_within_its_bound() {
         let clock = NodeClock::new(4_700, 0, 0);
         let mut last = clock.at(0);
         for second in 1..10_000 {

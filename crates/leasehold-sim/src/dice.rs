@@ -1,4 +1,4 @@
-//! The one source of chance of a run.
+//! The random numbers of a run.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use fastrand::Rng;
 use crate::agenda::Nanos;
 use crate::sync::locked;
 
-/// Random numbers from the seed. Draws happen in the order of events, which the seed gives.
+/// Random numbers from the seed. Draws happen in the order of events, which the seed determines.
 pub struct Dice(Mutex<Rng>);
 
 impl Dice {
@@ -24,39 +24,39 @@ impl Dice {
         probability > 0.0 && locked(&self.0).f64() < probability
     }
 
-    /// A number of `0..limit`.
+    /// A number in `0..limit`.
     pub fn below(&self, limit: usize) -> usize {
         locked(&self.0).usize(0..limit.max(1))
     }
 
-    /// A number of `from..=to`.
+    /// A number in `from..=to`.
     pub fn between(&self, from: Nanos, to: Nanos) -> Nanos {
         locked(&self.0).u64(from..=to.max(from))
     }
 
-    /// A number of `from..=to`, which may be negative.
+    /// A number in `from..=to`, which may be negative.
     pub fn signed(&self, from: i64, to: i64) -> i64 {
         locked(&self.0).i64(from..=to)
     }
 
-    /// A fraction of `0..1`.
+    /// A fraction in `0..1`.
     pub fn fraction(&self) -> f64 {
         locked(&self.0).f64()
     }
 
-    /// A time until something that happens every `mean` on average.
+    /// A random time until the next of events that happen every `mean` on average.
     pub fn until_next(&self, mean: Nanos) -> Nanos {
         let uniform = 1.0 - locked(&self.0).f64();
-        // At most ten times the mean: no run waits for ever.
+        // At most ten times the mean, so that no run waits for ever.
         (mean as f64 * -uniform.ln().max(-10.0)) as Nanos
     }
 
-    /// One of these.
+    /// One of the items.
     pub fn pick<T: Copy>(&self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    /// A seed for something else.
+    /// A seed for another generator.
     pub fn seed(&self) -> u64 {
         locked(&self.0).u64(..)
     }

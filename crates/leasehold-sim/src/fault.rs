@@ -1,13 +1,13 @@
-//! The faults that strike.
+//! The faults that the nemesis injects.
 
 use std::fmt;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// A message, and what follows it on its connection, never arrives.
+    /// A message is lost, and with it everything behind it on its connection.
     Lost,
-    /// A message takes long, or arrives when its sender has long given up.
+    /// A message is delayed, or arrives long after its sender's timeout.
     Delayed,
     /// A message takes effect twice.
     Repeated,
@@ -19,16 +19,16 @@ pub enum Fault {
     Majority,
     /// Messages arrive in one direction only.
     OneWay,
-    /// A connection is closed in the middle.
+    /// A connection is closed during use.
     HungUp,
-    /// A node restarts with everything it knew.
+    /// A node restarts with its whole memory.
     CrashKept,
-    /// A node restarts with what it knew a while ago.
+    /// A node restarts with an old snapshot.
     CrashSnapshot,
-    /// A node restarts with nothing.
+    /// A node restarts with empty memory.
     CrashAmnesia,
-    /// A node becomes a replica for a while, and is promoted with what another server knew: it
-    /// has forgotten something, and neither its run nor any connection ends.
+    /// A node becomes a replica for a while, and is promoted with the data of another server: it
+    /// has lost some of its memory, though neither its run nor any connection ended.
     RolledBack,
     /// A node's clock runs too fast or too slow.
     NodeDrift,
@@ -44,18 +44,18 @@ pub enum Fault {
     Suspended,
     /// A process is killed, and started again.
     Killed,
-    /// A process is killed when the lock is handed over to it: before it hears of that, or just
+    /// A process is killed when the lock is handed over to it: before it is notified, or just
     /// after.
     KilledInTurn,
-    /// A node takes its time.
+    /// A node answers slowly.
     Slow,
-    /// A caller drops a future half-way.
+    /// A caller drops a future before it is complete.
     Cancelled,
     /// A node's memory is wiped while it runs (FLUSHALL).
     Flushed,
     /// A node forgets its scripts.
     ForgotScripts,
-    /// Nothing is asked for so long that nodes forget the tokens of names.
+    /// No requests are sent for so long that the nodes forget the tokens of names.
     Lull,
 }
 
@@ -89,7 +89,7 @@ impl Fault {
         Self::Lull,
     ];
 
-    /// Those that strike at intervals, each at its own rate.
+    /// The faults that strike at intervals, each at its own rate.
     pub const STRIKING: [Self; 16] = [
         Self::Minority,
         Self::Majority,
@@ -109,8 +109,9 @@ impl Fault {
         Self::RolledBack,
     ];
 
-    /// Whether it breaks an assumption of mutual exclusion. (Tokens need none of these
-    /// assumptions.) A node that loses its memory does not where the restart guard is on.
+    /// Whether the fault breaks an assumption of mutual exclusion. (Tokens depend on none of
+    /// these assumptions.) With the restart guard, the loss of a node's memory does not break
+    /// one.
     pub fn is_beyond(self, guarded: bool) -> bool {
         match self {
             Self::CrashSnapshot | Self::CrashAmnesia | Self::RolledBack => !guarded,
@@ -157,24 +158,24 @@ impl fmt::Display for Fault {
 pub struct FaultCounts([u64; Fault::ALL.len()]);
 
 impl FaultCounts {
-    /// One more.
+    /// Counts a fault.
     pub fn add(&mut self, fault: Fault) {
         self.0[fault as usize] += 1;
     }
 
-    /// All of another's.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (ours, theirs) in self.0.iter_mut().zip(other.0) {
             *ours += theirs;
         }
     }
 
-    /// How often this one struck.
+    /// How often this fault struck.
     pub fn of(&self, fault: Fault) -> u64 {
         self.0[fault as usize]
     }
 
-    /// How many there were.
+    /// How often any fault struck.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

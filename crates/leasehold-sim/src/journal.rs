@@ -1,4 +1,4 @@
-//! What happened: the timeline, the counts, and the promises that were broken.
+//! The record of a run: its timeline, its counts, and the promises that were broken.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,25 +11,25 @@ use crate::check::{self, Check, Fact, Scene, Violation};
 use crate::fault::{Fault, FaultCounts};
 use crate::ledger::Ledger;
 use crate::plan::Mode;
-use crate::waiters::Asker;
+use crate::waiters::Attempt;
 
-/// The notes of a run.
+/// The record of a run.
 pub struct Journal {
-    /// Who holds what.
+    /// The leases and their holders.
     pub ledger: Ledger,
-    /// When each attempt was first sent, by process, life, name and token; and what was sent.
-    pub asked: BTreeMap<Asker, (Verb, Nanos)>,
+    /// The first request of each attempt, and when it was sent, by process, life, name and token.
+    pub asked: BTreeMap<Attempt, (Verb, Nanos)>,
     /// How often each kind of fault struck.
     pub faults: FaultCounts,
     /// The first promise that was broken.
     pub violation: Option<Violation>,
     checks: Vec<Box<dyn Check>>,
-    /// The timeline, if one is wanted.
+    /// The timeline, if requested.
     timeline: Option<String>,
 }
 
 impl Journal {
-    /// An empty journal, with a timeline or without.
+    /// An empty journal, with or without a timeline.
     pub fn new(timeline: bool) -> Self {
         Self {
             ledger: Ledger::default(),
@@ -43,21 +43,21 @@ impl Journal {
 
     /// When the acquisition of a lease began.
     ///
-    /// One that was passed on within a process has a later token of the claim's block, and was
-    /// asked of no node. It begins when it is got; but that a claim which is passed on has
-    /// not been overtaken rests on clocks, and where these are bad it began with the claim. The
-    /// same goes for one that was handed over by the nodes.
-    pub fn began(&self, asker: Asker, mode: Mode, now: Nanos) -> Nanos {
-        let (slot, life, name, _) = asker;
-        let mut earlier = self.asked.range((slot, life, name, 0)..=asker);
+    /// A lease that was passed on within a process has a later token of the claim's block, and no
+    /// request was sent for it. It begins when the caller gets it. That its claim was not
+    /// overtaken before depends on clocks, so beyond the assumptions it begins with the claim.
+    /// The same applies to a lease that the nodes handed over.
+    pub fn began(&self, attempt: Attempt, mode: Mode, now: Nanos) -> Nanos {
+        let (slot, life, name, _) = attempt;
+        let mut earlier = self.asked.range((slot, life, name, 0)..=attempt);
         match earlier.next_back() {
             Some((_, (_, at))) if mode == Mode::Beyond => *at,
-            Some((claim, (Verb::Acquire, at))) if *claim == asker => *at,
+            Some((claim, (Verb::Acquire, at))) if *claim == attempt => *at,
             _ => now,
         }
     }
 
-    /// Shows a fact to all checkers.
+    /// Passes a fact to all checkers.
     pub fn check(&mut self, fact: Fact, scene: impl FnOnce(&Ledger) -> Scene<'_>) {
         let scene = scene(&self.ledger);
         let broken = self.checks.iter_mut().find_map(|check| {
@@ -70,14 +70,14 @@ impl Journal {
         }
     }
 
-    /// A promise was broken. The first one counts.
+    /// Records a broken promise. Only the first one is kept.
     pub fn violate(&mut self, promise: &'static str, at: Nanos, what: String) {
         self.note(at, || format!("VIOLATION of {promise}: {what}"));
         let violation = Violation { promise, at, what };
         self.violation.get_or_insert(violation);
     }
 
-    /// A fault struck.
+    /// Counts a fault.
     pub fn strike(&mut self, fault: Fault) {
         self.faults.add(fault);
     }

@@ -1,4 +1,4 @@
-//! Who holds what, as the holders themselves see it.
+//! The leases and their holders, as the holders see them.
 
 use std::sync::{Arc, Weak};
 
@@ -7,34 +7,34 @@ use leasehold::{Lease, Moment};
 use crate::agenda::Nanos;
 use crate::process::Process;
 
-/// Names a holding in the ledger.
+/// Identifies a holding in the ledger.
 pub type HoldingId = usize;
 
-/// A lease that somebody has.
+/// A lease in the hands of a caller.
 pub struct Holding {
     /// Its place in the ledger.
     pub id: HoldingId,
-    /// Who has it.
+    /// The holder's process.
     pub process: Arc<Process>,
-    /// Of which name.
+    /// The locked name.
     pub name: usize,
-    /// With which token.
+    /// The token.
     pub token: u64,
-    /// The lease, if it can be looked at; not that of `Mutex::with`, which keeps it.
+    /// The lease, for inspection. Absent for `Mutex::with`, which does not expose it.
     lease: Option<Weak<Lease>>,
-    /// When the attempt that took it was first sent.
+    /// When the first request of its attempt was sent.
     pub began: Nanos,
-    /// When its holder got it.
+    /// When the holder got it.
     pub granted: Nanos,
-    /// The holder has been told that it is lost.
-    pub told: bool,
-    /// The holder has given it back, or is gone.
+    /// The holder has been notified that it is lost.
+    pub loss_notified: bool,
+    /// The holder has released it, or is dead.
     pub over: bool,
 }
 
 impl Holding {
-    /// Whether the lease itself says that it is valid: what its holder would be told if it
-    /// looked now, also if its process is paused and cannot look.
+    /// Whether the lease reports itself as valid: what the holder would see now, even if its
+    /// process is paused.
     pub fn is_believed(&self) -> bool {
         let lease = self.lease.as_ref().and_then(Weak::upgrade);
         !self.over && lease.is_some_and(|lease| lease.is_valid())
@@ -50,7 +50,7 @@ impl Holding {
 #[derive(Default)]
 pub struct Ledger {
     holdings: Vec<Holding>,
-    /// Those that are not over.
+    /// The holdings that are not over.
     live: Vec<HoldingId>,
 }
 
@@ -73,54 +73,54 @@ impl Ledger {
             lease,
             began,
             granted,
-            told: false,
+            loss_notified: false,
             over: false,
         });
         self.live.push(id);
         id
     }
 
-    /// One of them.
+    /// The holding with this id.
     pub fn get(&self, id: HoldingId) -> &Holding {
         &self.holdings[id]
     }
 
-    /// The others of the same name that are not over.
+    /// The other holdings of the same name that are not over.
     pub fn rivals(&self, id: HoldingId) -> impl Iterator<Item = &Holding> {
         let name = self.holdings[id].name;
         let live = self.live.iter().map(|live| &self.holdings[*live]);
         live.filter(move |other| other.id != id && other.name == name)
     }
 
-    /// Whether somebody has the lease of a name, or thinks so.
+    /// Whether a caller holds the name, or believes so.
     pub fn is_held(&self, name: usize) -> bool {
         let mut live = self.live.iter().map(|live| &self.holdings[*live]);
         live.any(|holding| holding.name == name)
     }
 
-    /// Those that say they are valid.
+    /// The holdings that report themselves as valid.
     pub fn believed(&self) -> impl Iterator<Item = HoldingId> {
         let live = self.live.iter().copied();
         live.filter(|id| self.holdings[*id].is_believed())
     }
 
-    /// Its holder has been told that it is lost.
-    pub fn told(&mut self, id: HoldingId) {
-        self.holdings[id].told = true;
+    /// The holder has been notified that the lease is lost.
+    pub fn loss_notified(&mut self, id: HoldingId) {
+        self.holdings[id].loss_notified = true;
     }
 
-    /// Its holder has given it back, or is gone.
+    /// The holder has released the lease, or is dead.
     pub fn over(&mut self, id: HoldingId) {
         self.holdings[id].over = true;
         self.live.retain(|live| *live != id);
     }
 
-    /// How many leases were taken.
+    /// The number of leases acquired.
     pub fn taken(&self) -> usize {
         self.holdings.len()
     }
 
-    /// Forgets all: the run is over.
+    /// Clears the ledger at the end of a run.
     pub fn clear(&mut self) {
         self.holdings.clear();
         self.live.clear();

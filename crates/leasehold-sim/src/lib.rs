@@ -1,9 +1,9 @@
 //! A seeded, deterministic simulator of leasehold.
 //!
-//! The library's own quorum, waiter, lease, keeper, janitor and mutex code runs here, on
-//! simulated nodes, a simulated network and simulated clocks, on one thread, from a seed. Nothing of it
-//! is written anew for the simulation. Faults strike at rates that the seed gives, checkers
-//! hold what happens against what is promised, and the same seed always gives the same run.
+//! The library's own quorum, waiter, lease, keeper, janitor and mutex code runs on simulated
+//! nodes, a simulated network and simulated clocks, on one thread, from a seed. None of it is
+//! reimplemented for the simulation. Faults strike at rates that the seed determines, checkers
+//! compare what happens with what is promised, and the same seed always gives the same run.
 //!
 //! ```
 //! let report = leasehold_sim::run(1, None, false);
@@ -15,13 +15,11 @@
 
 mod agenda;
 pub mod batch;
-mod bells;
 mod bug;
 mod caller;
 mod cancel;
 mod check;
 mod clock;
-mod desk;
 mod dice;
 mod fault;
 mod journal;
@@ -31,11 +29,13 @@ mod nemesis;
 mod network;
 mod plan;
 mod process;
+mod record;
 mod resource;
 mod server;
 mod stage;
 mod store;
-mod switchboard;
+mod subscriber;
+mod subscriptions;
 mod sync;
 mod waiters;
 mod world;

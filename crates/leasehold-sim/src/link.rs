@@ -1,9 +1,11 @@
-//! A process's end of its connection to one node: what the client knows as a `Node`.
+//! A process's end of its connection to one node, which the client uses as a `Node`.
 //!
-//! It behaves as the library's own Redis node does. It shakes hands before it asks, asks in
-//! order, cuts the connection when an answer is overdue, asks again what a node that hung up
-//! had not answered, unless the claim is being given back, and answers at once while the node
-//! is known to be away.
+//! It behaves like the library's own Redis node:
+//! - It completes a handshake before the first request, and sends requests in order.
+//! - It closes the connection when an answer is overdue.
+//! - When the node closes the connection, it sends unanswered requests again, unless their claim
+//!   is being released.
+//! - While the node is known to be unreachable, requests fail at once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,22 +14,22 @@ use std::time::Duration;
 use leasehold::Moment;
 use leasehold::node::{Call, Claim, Node, NodeError, Notifier, Verb, Vote, Watch};
 
-use crate::bells::Bells;
 use crate::bug::Bug;
 use crate::network::ConnectionId;
 use crate::process::Process;
 use crate::server::{Reply, Request};
 use crate::store::{Ask, Epoch};
+use crate::subscriber::Subscriber;
 use crate::sync::locked;
 use crate::world::World;
 
-/// How long to wait before another is made.
+/// The delay before the second attempt to connect.
 pub const FIRST_RETRY: Duration = Duration::from_millis(20);
-/// How long at most.
+/// The longest delay between two attempts to connect.
 pub const LONGEST_RETRY: Duration = Duration::from_secs(1);
-/// How long a session is used without asking the node who it is; as the library does.
+/// How long a session is used before the node is asked for its identity again, as in the library.
 pub const VERIFY_AFTER: Duration = Duration::from_secs(1);
-/// How often one call may be asked again.
+/// How often one call may be sent again.
 const MAX_REDOS: u8 = 3;
 
 /// A node as a process sees it.
@@ -39,12 +41,12 @@ pub struct Link {
 
 /// A process's end of its connection to one node.
 pub struct End {
-    /// Whose end.
+    /// The process.
     pub process: Arc<Process>,
-    /// Which node is at the other.
+    /// The node.
     pub server: usize,
-    /// Those who wait in the process, and how they hear of it.
-    pub bells: Bells,
+    /// The waiters of the process, and their subscription.
+    pub subscriber: Subscriber,
     state: Mutex<State>,
 }
 
@@ -52,11 +54,11 @@ pub struct End {
 struct State {
     connection: Option<ConnectionId>,
     session: Option<Session>,
-    /// Asked, and not answered yet.
+    /// Sent, and not answered yet.
     asked: VecDeque<Job>,
-    /// Not asked yet, for want of a connection.
+    /// Not sent yet, because there is no connection.
     waiting: VecDeque<Job>,
-    /// The node is known to be away: calls fail at once.
+    /// The node is known to be unreachable: calls fail at once.
     away: bool,
     failures: u32,
     floor: u64,
@@ -68,40 +70,41 @@ struct State {
     timer: Option<Moment>,
 }
 
-/// What a handshake has told.
+/// The result of a handshake.
 struct Session {
     epoch: Epoch,
-    /// Which memory the node had.
+    /// The node's memory.
     memory: u64,
-    /// When the node was last asked who it is.
+    /// When the node was last asked for its identity.
     verified: Moment,
-    /// The node restarted then, and does not vote before that.
+    /// The node restarted: when that was, and until when it does not vote.
     quarantine: Option<(Moment, Moment)>,
-    /// It is shaking hands again, because the node forgot its epoch.
+    /// Another handshake is under way, because the node forgot its epoch.
     renewing: bool,
 }
 
 struct Job {
     call: Call,
-    /// Its owner value, as the nodes know it.
+    /// Its owner value, as the nodes see it.
     owner: Arc<[u8]>,
     number: u64,
     deadline: Moment,
     redos: u8,
-    /// It has been asked before, and may have taken effect.
+    /// It has been sent before, and may have taken effect.
     in_doubt: bool,
 }
 
-/// What to tell whom, once the state is unlocked: a node may be asked again on the spot.
+/// Answers to deliver once the state is unlocked: their receivers may send another request at
+/// once.
 type Answers = Vec<(Call, Result<Vote, NodeError>)>;
 
 impl Link {
-    /// A link of a process to a node; starts to connect.
+    /// Creates a link from a process to a node, and starts to connect.
     pub fn new(world: &Arc<World>, process: &Arc<Process>, server: usize) -> Self {
         let end = Arc::new(End {
             process: Arc::clone(process),
             server,
-            bells: Bells::new(world.new_channel()),
+            subscriber: Subscriber::new(world.new_channel()),
             state: Mutex::default(),
         });
         end.connect(world, &mut locked(&end.state));
@@ -132,12 +135,13 @@ impl Node for Link {
 }
 
 impl Job {
-    /// Whether the claim is being given back meanwhile: then asking again could overtake that.
+    /// Whether the claim is being released: a request that is sent again could overtake the
+    /// release.
     fn is_given_up(&self) -> bool {
         !matches!(self.call.verb(), Verb::Release { .. }) && self.call.claim().is_given_back()
     }
 
-    fn request(&self, epoch: Epoch, verifies: bool, bells: &Bells) -> Request {
+    fn request(&self, epoch: Epoch, verifies: bool, subscriber: &Subscriber) -> Request {
         let claim = self.call.claim();
         let (name, owner) = (claim.name().clone(), &*self.owner);
         Request::Ask(Box::new(Ask {
@@ -147,7 +151,7 @@ impl Job {
             settled: self.call.is_settled(),
             epoch,
             verifies,
-            bell: bells.channel(),
+            channel: subscriber.channel(),
         }))
     }
 }
@@ -162,7 +166,7 @@ fn unreachable() -> NodeError {
     NodeError::Unreachable { why }
 }
 
-fn tell(answers: Answers) {
+fn deliver(answers: Answers) {
     for (call, answer) in answers {
         call.answer(answer);
     }
@@ -171,7 +175,7 @@ fn tell(answers: Answers) {
 impl End {
     fn submit(self: &Arc<Self>, world: &Arc<World>, call: Call) {
         if self.process.is_dead() {
-            // Its destructors run yet, but nothing leaves it any more.
+            // Destructors of the process still run, but it sends nothing any more.
             return;
         }
         let owner = world.asked(&self.process, call.verb(), call.claim());
@@ -194,10 +198,10 @@ impl End {
                 self.ask_waiting(world, state, &mut answers);
             }
         }
-        tell(answers);
+        deliver(answers);
     }
 
-    /// Connects and says hello.
+    /// Connects and sends the handshake.
     fn connect(self: &Arc<Self>, world: &Arc<World>, state: &mut State) {
         let id = world.network.open(self);
         state.connection = Some(id);
@@ -214,12 +218,12 @@ impl End {
                         end.broken(world, state, false, &mut answers);
                     }
                 }
-                tell(answers);
+                deliver(answers);
             });
     }
 
-    /// Asks what waits, in order.
-    fn ask_waiting(self: &Arc<Self>, world: &Arc<World>, state: &mut State, told: &mut Answers) {
+    /// Sends the waiting requests, in order.
+    fn ask_waiting(self: &Arc<Self>, world: &Arc<World>, state: &mut State, answers: &mut Answers) {
         let now = self.process.now(world);
         let Some(id) = state.connection else { return };
         while let Some(session) = state.session.as_ref().filter(|s| !s.renewing) {
@@ -230,10 +234,10 @@ impl End {
             };
             if job.is_given_up() {
                 let error = match job.in_doubt {
-                    true => disconnected("given back meanwhile"),
+                    true => disconnected("released meanwhile"),
                     false => unreachable(),
                 };
-                told.push((job.call, Err(error)));
+                answers.push((job.call, Err(error)));
                 continue;
             }
             let releases = matches!(job.call.verb(), Verb::Release { .. });
@@ -241,28 +245,28 @@ impl End {
             let claim = job.call.claim();
             let forgotten = guarded || claim.is_fenced() && claim.token() <= state.floor;
             if job.in_doubt && forgotten && !releases {
-                told.push((job.call, Err(disconnected("the node lost its memory"))));
+                answers.push((job.call, Err(disconnected("the node lost its memory"))));
                 continue;
             }
             if let Some((since, until)) = quarantine.filter(|(_, until)| now < *until && !releases)
             {
                 let up = now.saturating_duration_since(since);
                 let remaining = until.saturating_duration_since(now);
-                told.push((job.call, Ok(Vote::Quarantined { up, remaining })));
+                answers.push((job.call, Ok(Vote::Quarantined { up, remaining })));
                 continue;
             }
             let verifies = now >= verified + VERIFY_AFTER && world.bug != Some(Bug::NeverVerified);
             if let Some(session) = state.session.as_mut().filter(|_| verifies) {
                 session.verified = now;
             }
-            let request = job.request(epoch, verifies, &self.bells);
+            let request = job.request(epoch, verifies, &self.subscriber);
             world.network.send(world, id, job.number, request);
             state.asked.push_back(job);
         }
         self.set_timer(world, state);
     }
 
-    /// One timer for all requests, set for the earliest.
+    /// One timer for all requests, set for the earliest deadline.
     fn set_timer(self: &Arc<Self>, world: &Arc<World>, state: &mut State) {
         let jobs = state.asked.iter().chain(&state.waiting);
         let Some(due) = jobs.map(|job| job.deadline).min() else {
@@ -284,7 +288,7 @@ impl End {
                 }
                 end.look_for_overdue(world, state, &mut answers);
             }
-            tell(answers);
+            deliver(answers);
         });
     }
 
@@ -292,40 +296,40 @@ impl End {
         self: &Arc<Self>,
         world: &Arc<World>,
         state: &mut State,
-        told: &mut Answers,
+        answers: &mut Answers,
     ) {
         let now = self.process.now(world);
         if world.bug == Some(Bug::WrongReply) {
-            // The call fails, and its connection is used on.
+            // Planted bug: the call fails, and its connection stays in use.
             while state.asked.front().is_some_and(|job| job.deadline <= now) {
                 let Some(job) = state.asked.pop_front() else {
                     break;
                 };
                 let after = job.call.timeout();
-                told.push((job.call, Err(NodeError::TimedOut { after })));
+                answers.push((job.call, Err(NodeError::TimedOut { after })));
             }
         }
         let renewing = state.session.as_ref().is_some_and(|s| s.renewing);
         let stuck = renewing && state.waiting.iter().any(|job| job.deadline <= now);
         if stuck || state.asked.iter().any(|job| job.deadline <= now) {
-            return self.broken(world, state, false, told);
+            return self.broken(world, state, false, answers);
         }
         for job in std::mem::take(&mut state.waiting) {
             match job.deadline <= now {
-                true => told.push(job.give_up()),
+                true => answers.push(job.give_up()),
                 false => state.waiting.push_back(job),
             }
         }
         self.set_timer(world, state);
     }
 
-    /// The connection is over: cut, because an answer is overdue; or the node hung up.
+    /// The connection has ended: an answer was overdue, or the node closed it.
     fn broken(
         self: &Arc<Self>,
         world: &Arc<World>,
         state: &mut State,
         hung_up: bool,
-        told: &mut Answers,
+        answers: &mut Answers,
     ) {
         let Some(id) = state.connection.take() else {
             return;
@@ -344,20 +348,20 @@ impl End {
                 let after = job.call.timeout();
                 let error = match hung_up {
                     false if job.deadline <= now => NodeError::TimedOut { after },
-                    _ => disconnected("the connection is over"),
+                    _ => disconnected("the connection was closed"),
                 };
-                told.push((job.call, Err(error)));
+                answers.push((job.call, Err(error)));
             }
         }
         again.append(&mut state.waiting);
         state.waiting = again;
         state.failures += 1;
         if hung_up && state.failures == 1 {
-            // It may be back in a moment.
+            // The node may be back soon.
             return self.connect(world, state);
         }
         state.away = true;
-        told.extend(state.waiting.drain(..).map(Job::give_up));
+        answers.extend(state.waiting.drain(..).map(Job::give_up));
         let doublings = state.failures.saturating_sub(1).min(10);
         let pause = (FIRST_RETRY * (1 << doublings)).min(LONGEST_RETRY);
         let end = Arc::clone(self);
@@ -378,7 +382,7 @@ impl End {
                 self.broken(world, state, true, &mut answers);
             }
         }
-        tell(answers);
+        deliver(answers);
         self.unsubscribed(world, id);
     }
 
@@ -396,12 +400,12 @@ impl End {
         let mut answers = Answers::new();
         {
             let state = &mut *locked(&self.state);
-            // What was sent over an earlier connection is answered by nobody any more.
+            // Nothing answers what was sent over an earlier connection.
             if state.connection == Some(id) {
                 self.take(world, state, number, reply, &mut answers);
             }
         }
-        tell(answers);
+        deliver(answers);
     }
 
     fn take(
@@ -410,10 +414,10 @@ impl End {
         state: &mut State,
         number: u64,
         reply: Reply,
-        told: &mut Answers,
+        answers: &mut Answers,
     ) {
         if number == 0 && matches!(reply, Reply::ReadOnly) {
-            return self.broken(world, state, false, told);
+            return self.broken(world, state, false, answers);
         }
         if let Reply::Hello {
             epoch, memory, up, ..
@@ -427,13 +431,13 @@ impl End {
             state.session = Some(Session {
                 epoch,
                 memory,
-                // From before the node was asked.
+                // From before the request was sent.
                 verified: state.greeted.unwrap_or_else(|| self.process.now(world)),
                 quarantine,
                 renewing: false,
             });
             state.away = false;
-            return self.ask_waiting(world, state, told);
+            return self.ask_waiting(world, state, answers);
         }
         let reply = match reply {
             Reply::Verified {
@@ -443,15 +447,15 @@ impl End {
             } => {
                 let known = state.session.as_ref();
                 if known.is_none_or(|s| s.memory != memory || Some(s.epoch) != epoch) {
-                    // What came with it counts for nothing, and is asked again.
-                    return self.broken(world, state, true, told);
+                    // The answer that came with it does not count, and the request is sent again.
+                    return self.broken(world, state, true, answers);
                 }
                 *reply
             }
             reply => reply,
         };
         let position = match world.bug {
-            // Whatever comes back answers whatever is oldest.
+            // Planted bug: any reply answers the oldest request.
             Some(Bug::WrongReply) => (!state.asked.is_empty()).then_some(0),
             _ => state.asked.iter().position(|job| job.number == number),
         };
@@ -460,13 +464,13 @@ impl End {
         };
         state.failures = 0;
         match reply {
-            Reply::Vote(vote) => told.push((job.call, Ok(vote))),
+            Reply::Vote(vote) => answers.push((job.call, Ok(vote))),
             Reply::Forgot | Reply::NoScript => {
                 if job.redos >= MAX_REDOS {
-                    return told.push((job.call, Err(disconnected("asked in vain"))));
+                    return answers.push((job.call, Err(disconnected("too many retries"))));
                 }
                 job.redos += 1;
-                // In the order in which they were submitted.
+                // In the order in which the calls were submitted.
                 let at = state.waiting.partition_point(|w| w.number < job.number);
                 state.waiting.insert(at, job);
                 if let (Reply::Forgot, Some(session)) = (reply, &mut state.session)
@@ -478,22 +482,22 @@ impl End {
                         .network
                         .send(world, state.connection.unwrap_or(0), 0, Request::Hello);
                 }
-                self.ask_waiting(world, state, told);
+                self.ask_waiting(world, state, answers);
             }
             Reply::ReadOnly => {
                 let error = match job.in_doubt {
                     true => disconnected("the node is a replica"),
                     false => NodeError::ReadOnly,
                 };
-                told.push((job.call, Err(error)));
-                self.broken(world, state, false, told);
+                answers.push((job.call, Err(error)));
+                self.broken(world, state, false, answers);
             }
             Reply::Hello { .. } | Reply::Verified { .. } | Reply::Subscribed | Reply::Pong => {}
         }
     }
 
-    /// The restart guard: no vote until the node has been up for the longest TTL in use.
-    /// Uptime is in whole seconds, hence the second on top.
+    /// The restart guard: no vote until the node has been up for the longest TTL in use. Uptime
+    /// is in whole seconds, hence the extra second.
     fn quarantine(
         &self,
         world: &World,
@@ -504,7 +508,7 @@ impl End {
         let now = self.process.now(world);
         let origin = Moment::from_origin(Duration::ZERO);
         let began = Moment::from_origin(now.saturating_duration_since(origin).saturating_sub(up));
-        // Another handshake makes a memory neither older nor younger.
+        // Another handshake does not change the age of a memory.
         let since = match *known {
             Some((same, since)) if same == memory => since,
             _ => began,

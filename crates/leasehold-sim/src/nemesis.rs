@@ -1,4 +1,4 @@
-//! The nemesis: lets faults strike at the rates that the plan says.
+//! The nemesis: injects faults at the rates of the plan.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::stage;
 use crate::store::Store;
 use crate::world::World;
 
-/// How far clients' wall clocks may be off.
+/// How far the wall clocks of clients may be off.
 const YEARS_US: i64 = 3 * 365 * 86_400 * 1_000_000;
 
 /// Starts all faults of the plan. They end when the world is calm.
@@ -23,7 +23,7 @@ pub fn start(world: &Arc<World>) {
         schedule(world, index);
     }
     if world.plan.islands {
-        let until = world.agenda.now() + world.plan.turmoil;
+        let until = world.agenda.now() + world.plan.fault_phase;
         for slot in 0..world.plan.processes {
             let minority = world.plan.nodes.div_ceil(2) - 1;
             cut_off(world, Fault::Minority, minority, Some(slot), until);
@@ -139,7 +139,7 @@ fn crash(world: &Arc<World>, node: usize, fault: Fault, memory: Memory) {
         return;
     }
     struck(world, fault, || format!("n{node} crashes ({memory:?})"));
-    // Those who are connected are told, or find out.
+    // Connected processes are notified, or find out by themselves.
     if world.dice.chance(0.5) {
         for connection in world.network.connections_to(node) {
             world.network.hang_up(world, connection);
@@ -155,9 +155,9 @@ fn restart(world: &Arc<World>, node: usize) {
     world.servers[node].restart(world.agenda.now());
 }
 
-/// A replica of a node becomes a master of its own. Some time later the node becomes a replica of
-/// that one, which takes a while, and is promoted again: it has forgotten what it granted
-/// meanwhile. No connection breaks. This happens to one node, or to all as in a failover of a site.
+/// A replica of a node becomes an independent master. Later the node becomes a replica of that
+/// server for a while and is promoted again, so that it has lost what it granted in between. No
+/// connection breaks. This happens to one node, or to all of them as in the failover of a site.
 fn roll_back(world: &Arc<World>, node: usize) {
     let nodes = match world.dice.chance(0.5) {
         true => 0..world.plan.nodes,
@@ -166,8 +166,8 @@ fn roll_back(world: &Arc<World>, node: usize) {
     let now = world.agenda.now();
     let from = now + duration(world);
     let back = from + world.plan.shortest_demotion() + duration(world) / 4;
-    // Clients that ask meanwhile notice, and clients that know of a larger token ask for one above
-    // it. Processes that are stopped do neither, nor do new ones.
+    // Clients that send requests meanwhile notice the change, and clients that know a larger
+    // token ask for one above it. Stopped processes do neither, nor do new ones.
     let awake = world.dice.below(world.plan.processes);
     if world.dice.chance(0.5) {
         world.note(|| format!("** all but p{awake} are stopped until nodes forget"));
@@ -214,17 +214,17 @@ fn promote(world: &Arc<World>, node: usize, memory: Option<Store>) {
 fn step_node(world: &Arc<World>, node: usize) {
     let server = &world.servers[node];
     let offset = server.clock_offset_us();
-    // Less than F, after which a node that jumps there and back has forgotten the tokens of
+    // Less than F. A node whose clock jumps further, there and back, would forget the tokens of
     // names without noticing.
     let farthest = world.plan.constants.fence_retention.as_micros() as i64;
     let ttl = world.plan.ttl.as_micros() as i64;
     let target = match world.dice.below(5) {
-        // Back to where it was, or thereabouts.
+        // Back to about where it was.
         0 | 1 => world.dice.signed(-1_000_000, 1_000_000),
         2 => world.dice.signed(offset, offset.max(farthest)),
         _ => farthest.min(offset + world.dice.signed(0, 2 * ttl)),
     };
-    // Back only while it remembers: else its floor would be below what it granted.
+    // Back only while it remembers its epoch, or else its floor would be below what it granted.
     if target < offset && !server.remembers() {
         return;
     }
@@ -267,7 +267,7 @@ fn pause(world: &Arc<World>, slot: usize, fault: Fault, how: Pause) {
 
 fn resume(world: &Arc<World>, process: &Arc<Process>) {
     if !process.is_dead() && !process.is_running() {
-        world.note(|| format!("** {} goes on", process.label()));
+        world.note(|| format!("** {} resumes", process.label()));
         process.resume(world);
     }
 }
@@ -283,7 +283,7 @@ fn kill(world: &Arc<World>, slot: usize, fault: Fault) {
     world.waiters().idle_since.clear();
     let at = world.agenda.now() + duration(world) / 4;
     let life = process.life + 1;
-    // The run must not end without it.
+    // The run must not end without this process.
     let busy = world.busy();
     world.agenda.enter(at, move |world| {
         stage::start(world, slot, life);
@@ -291,7 +291,7 @@ fn kill(world: &Arc<World>, slot: usize, fault: Fault) {
     });
 }
 
-/// Ends a process that does nothing at the moment, and starts another in its place.
+/// Ends an idle process, and starts another one in its place.
 pub fn replace(world: &Arc<World>, slot: usize) {
     let process = world.process(slot);
     world.network.orphan(world, &process);
@@ -299,17 +299,24 @@ pub fn replace(world: &Arc<World>, slot: usize) {
     stage::start(world, slot, process.life + 1);
 }
 
-/// A node tells a process something, which it hears then, if at all.
-pub fn told(world: &Arc<World>, process: &Arc<Process>, news: News, arrival: Option<Nanos>) {
+/// May kill a process that a node notifies of its turn. The notification arrives at `arrival`, if
+/// at all.
+pub fn on_notification(
+    world: &Arc<World>,
+    process: &Arc<Process>,
+    news: News,
+    arrival: Option<Nanos>,
+) {
     let kills = news != News::AskAgain && world.dice.chance(world.plan.kill_in_turn);
     if !kills || process.is_dead() {
         return;
     }
     let (now, slot) = (world.agenda.now(), process.slot);
-    // Before it hears of it, at the very moment, or while it asks for the lock.
-    let heard = arrival.unwrap_or(now);
-    let soon = heard + world.plan.longest_round_trip();
-    let at = world.dice.pick(&[now, heard, heard + 1, soon]);
+    // Before the notification arrives, at the same moment, or while the process sends its
+    // ACQUIRE.
+    let arrives = arrival.unwrap_or(now);
+    let soon = arrives + world.plan.longest_round_trip();
+    let at = world.dice.pick(&[now, arrives, arrives + 1, soon]);
     let at = world.dice.between(now, at);
     let life = process.life;
     world.agenda.enter(at, move |world| {
@@ -319,8 +326,8 @@ pub fn told(world: &Arc<World>, process: &Arc<Process>, news: News, arrival: Opt
     });
 }
 
-/// Lets processes be killed though all else is well.
-pub fn haunt(world: &Arc<World>) {
+/// Lets processes be killed though there are no other faults.
+pub fn kill_during_calm(world: &Arc<World>) {
     world.set_victims(world.dice.below(4));
     for _ in 0..world.dice.below(3) {
         let slot = world.dice.below(world.plan.processes);
@@ -331,8 +338,8 @@ pub fn haunt(world: &Arc<World>) {
     }
 }
 
-/// Makes a node slow for all, all nodes for a process, or just the two for each other; to
-/// listen or to answer.
+/// Slows down a node for all processes, all nodes for a process, or one node for one process, in
+/// one direction.
 fn slow(world: &Arc<World>, slot: usize, node: usize) {
     let until = world.agenda.now() + duration(world);
     let most = world.plan.ttl.as_nanos() as Nanos / 3;
@@ -377,15 +384,15 @@ fn flush(world: &Arc<World>, node: usize) {
     }
 }
 
-/// Ends everything that is wrong.
+/// Ends all faults.
 pub fn heal(world: &Arc<World>) {
     world.set_calm(true);
     world.set_victims(0);
     progress::watch(world);
     world.note(|| "== all faults end".to_owned());
     world.network.mend();
-    // Clocks are set right, all to the latest: a node whose clock goes back too far grants
-    // nothing until it has caught up with its own tokens.
+    // All clocks are set to the latest: a node whose clock goes back too far grants nothing until
+    // it has caught up with its own tokens.
     let latest = world.servers.iter().map(|s| s.latest_offset_us()).max();
     for (node, server) in world.servers.iter().enumerate() {
         if server.run().is_none() {

@@ -1,9 +1,9 @@
 //! The network: connections that are slow, stall, break, and are cut off.
 //!
-//! A connection carries messages in order. A message that is lost takes everything behind it
-//! along, as on a real stream, or all of it arrives late, when whoever sent it has long given
-//! up. Only a message whose sender was told of a failure may take effect later, or twice:
-//! that is the contract of `leasehold::node::Node`.
+//! A connection carries messages in order. A lost message takes everything behind it along, as on
+//! a real stream, or all of it arrives late, long after the sender's timeout. Only a message
+//! whose sender was told of a failure may take effect later, or twice: that is the contract of
+//! `leasehold::node::Node`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,17 +17,17 @@ use crate::nemesis;
 use crate::plan::Plan;
 use crate::process::{Process, Source};
 use crate::server::{Reply, Request};
-use crate::switchboard::Telling;
+use crate::subscriptions::Notification;
 use crate::sync::locked;
 use crate::world::World;
 
-/// A message that is later than this is lost, so that the end of a run is free of them.
+/// A message that is later than this is lost, so that none is under way at the end of a run.
 pub const MOST_TTLS_LATE: Nanos = 6;
 
-/// Names a connection.
+/// Identifies a connection.
 pub type ConnectionId = u64;
 
-/// Which way a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// From a process to a node.
@@ -36,20 +36,21 @@ pub enum Way {
     Back,
 }
 
-/// All connections, and who is cut off from whom.
+/// All connections, and all partitions.
 pub struct Network {
     state: Mutex<State>,
     nodes: usize,
-    /// How long a message of each process takes, by and large.
+    /// The typical latency of each process's messages.
     latencies: Vec<Nanos>,
 }
 
 struct State {
     connections: BTreeMap<ConnectionId, Connection>,
     opened: ConnectionId,
-    /// Until when messages of a process and a node are held back, there and back.
+    /// Until when messages between a process and a node are held back, in each direction.
     cut_until: Vec<[Nanos; 2]>,
-    /// Until when messages of a process and a node are slow, and by how much.
+    /// Until when messages between a process and a node are slow, and by how much, in each
+    /// direction.
     slow: Vec<[(Nanos, Nanos); 2]>,
     /// The latest message that took effect, by process and node.
     latest: Vec<u64>,
@@ -60,9 +61,9 @@ struct Connection {
     end: Arc<End>,
     /// The run of the server that has accepted it.
     run: Option<u64>,
-    /// Whether the process still listens.
+    /// Whether the process still reads from it.
     open: bool,
-    /// It is there to be told what is new.
+    /// Whether it is for a subscription.
     subscribes: bool,
     streams: [Stream; 2],
 }
@@ -70,22 +71,22 @@ struct Connection {
 #[derive(Clone, Copy, Default)]
 struct Stream {
     last_arrival: Nanos,
-    /// Nothing more arrives in time.
+    /// No further message arrives in time.
     stalled: bool,
 }
 
 /// A request on its way.
 struct Message {
     connection: ConnectionId,
-    /// Which request of the connection it is.
+    /// The number of the request on its connection.
     number: u64,
-    /// Which message between this process and this node it is, over all connections.
+    /// The number of the message between this process and this node, over all connections.
     order: u64,
     request: Request,
 }
 
 impl Network {
-    /// A network in which all is well so far.
+    /// A network without faults.
     pub fn new(plan: &Plan, dice: &Dice) -> Self {
         let (processes, nodes) = (plan.processes, plan.nodes);
         let is_far = |slot: usize| match plan.rivals {
@@ -114,7 +115,7 @@ impl Network {
         end.process.slot * self.nodes + end.server
     }
 
-    /// Opens a connection. What comes back over it goes to `end`.
+    /// Opens a connection. Its replies go to `end`.
     pub fn open(&self, end: &Arc<End>) -> ConnectionId {
         let state = &mut *locked(&self.state);
         state.opened += 1;
@@ -129,15 +130,15 @@ impl Network {
         state.opened
     }
 
-    /// The process no longer listens. What it sent may still arrive.
+    /// The process no longer reads. What it sent may still arrive.
     pub fn close(&self, connection: ConnectionId) {
         if let Some(connection) = locked(&self.state).connections.get_mut(&connection) {
             connection.open = false;
         }
     }
 
-    /// A process is gone. Mostly its machine closes what it had open, and the nodes stop
-    /// telling it anything; or the machine is gone too.
+    /// A process is dead. Usually its machine closes its connections, and the nodes stop
+    /// notifying it. Sometimes the machine is gone, too.
     pub fn orphan(&self, world: &Arc<World>, process: &Arc<Process>) {
         let open: Vec<_> = {
             let state = locked(&self.state);
@@ -179,7 +180,7 @@ impl Network {
         }
     }
 
-    /// When a message that is sent now arrives; `None`: never.
+    /// When a message that is sent now arrives, or `None` if it never does.
     fn arrival(&self, world: &Arc<World>, id: ConnectionId, way: Way) -> Option<Nanos> {
         let (plan, dice, now) = (&world.plan, &world.dice, world.agenda.now());
         let calm = world.is_calm();
@@ -196,7 +197,7 @@ impl Network {
         let stream = &mut connection.streams[way as usize];
         let cut_until = state.cut_until[pair][way as usize];
         if cut_until > now && !stream.stalled {
-            // Sent again and again, until the partition is over; or it is given up.
+            // Retransmitted until the partition ends, or given up.
             at += cut_until - now;
             stream.stalled = dice.chance(0.5);
         }
@@ -205,7 +206,7 @@ impl Network {
             stream.stalled = true;
         }
         if stream.stalled {
-            // Some of it arrives after all, much later. Before the calm, in any case.
+            // Some of it arrives after all, much later, but before the faults end.
             if calm || !dice.chance(0.3) {
                 return None;
             }
@@ -225,7 +226,7 @@ impl Network {
         Some(at)
     }
 
-    /// A request has arrived.
+    /// Handles a request that has arrived.
     fn arrive(&self, world: &Arc<World>, message: Message) {
         let id = message.connection;
         let Some((server, run, open)) = self.accept(world, &message) else {
@@ -237,7 +238,7 @@ impl Network {
         }
         let (from, bug) = ((run, id), world.bug);
         let answer = || world.servers[server].answer(from, &message.request, now, constants, bug);
-        let Some((reply, tellings)) = answer() else {
+        let Some((reply, notifications)) = answer() else {
             return self.refuse(world, id);
         };
         world.trace_vote(server, &message.request, &reply, !open);
@@ -248,21 +249,22 @@ impl Network {
             );
         }
         if let Reply::Hello { new: true, .. } = reply {
-            // It grants only what is far ahead of its clock, and so of the others' clocks.
-            world.unsettle(world.plan.longest_catching_up());
-            // If it was promoted, its guard counts from here.
-            world.unsettle(world.plan.by_slow_clocks(world.plan.longest_guard()));
+            // It grants only tokens that are far ahead of its clock, and so of the other nodes'
+            // clocks.
+            world.mark_unwell_for(world.plan.longest_catching_up());
+            // If it was promoted, its restart guard counts from here.
+            world.mark_unwell_for(world.plan.by_slow_clocks(world.plan.longest_guard()));
         }
-        self.tell(world, server, tellings);
+        self.send_notifications(world, server, notifications);
         if !world.is_calm() && world.dice.chance(world.plan.repeat) {
             world.strike(Fault::Repeated);
-            // The second reply is ignored, like every reply that nobody waits for.
-            if let Some((_, tellings)) = answer() {
-                self.tell(world, server, tellings);
+            // The second reply is ignored, like every reply without a request.
+            if let Some((_, notifications)) = answer() {
+                self.send_notifications(world, server, notifications);
             }
         }
         if !open && !world.is_calm() && world.dice.chance(world.plan.repeat) {
-            // Whoever sent it was told of a failure, so it may come once more, even later.
+            // The sender was told of a failure, so the message may arrive again, even later.
             world.strike(Fault::Repeated);
             let later = now
                 + world
@@ -282,8 +284,8 @@ impl Network {
         }
     }
 
-    /// Looks up where a message belongs: its server, the run that its connection was
-    /// accepted in, and whether the process still listens.
+    /// Looks up the server of a message, the run in which its connection was accepted, and
+    /// whether the process still reads from it.
     fn accept(&self, world: &World, message: &Message) -> Option<(usize, u64, bool)> {
         let state = &mut *locked(&self.state);
         let connection = state.connections.get_mut(&message.connection)?;
@@ -302,8 +304,8 @@ impl Network {
         Some((server, run, open))
     }
 
-    /// Tells the process that nobody knows its connection; or does not, if the node is
-    /// simply gone.
+    /// Reports to the process that its connection is unknown. Sends nothing if the node is simply
+    /// gone.
     fn refuse(&self, world: &Arc<World>, id: ConnectionId) {
         if !world.is_calm() && world.dice.chance(0.3) {
             return;
@@ -311,30 +313,35 @@ impl Network {
         self.hang_up(world, id);
     }
 
-    /// Sends those who listen what they are told.
-    fn tell(&self, world: &Arc<World>, server: usize, tellings: Vec<Telling>) {
-        for telling in tellings {
-            let id = telling.to;
+    /// Sends notifications to the subscribers.
+    fn send_notifications(
+        &self,
+        world: &Arc<World>,
+        server: usize,
+        notifications: Vec<Notification>,
+    ) {
+        for notification in notifications {
+            let id = notification.to;
             let arrival = self.arrival(world, id, Way::Back);
             let to = locked(&self.state)
                 .connections
                 .get(&id)
                 .map(|c| Arc::clone(&c.end.process));
             if let Some(process) = to {
-                world.trace_telling(server, &process, &telling);
-                nemesis::told(world, &process, telling.news, arrival);
+                world.trace_notification(server, &process, &notification);
+                nemesis::on_notification(world, &process, notification.news, arrival);
             }
             if let Some(at) = arrival {
                 world.agenda.enter(at, move |world| {
                     world.network.deliver(world, id, move |_, end| {
-                        end.heard(&telling);
+                        end.notified(&notification);
                     });
                 });
             }
         }
     }
 
-    /// Closes a connection from the other side.
+    /// Closes a connection from the node's side.
     pub fn hang_up(&self, world: &Arc<World>, id: ConnectionId) {
         let server = locked(&self.state)
             .connections
@@ -369,7 +376,7 @@ impl Network {
         }
     }
 
-    /// The connections to a node that processes still listen to.
+    /// The connections to a node that processes still read from.
     pub fn connections_to(&self, server: usize) -> Vec<ConnectionId> {
         let state = locked(&self.state);
         let open = state.connections.iter().filter(|(_, c)| c.open);
@@ -378,7 +385,7 @@ impl Network {
             .collect()
     }
 
-    /// Cuts a process off from a node, one way or both.
+    /// Holds back messages between a process and a node, in one direction or both.
     pub fn cut(&self, process: usize, server: usize, ways: &[Way], until: Nanos) {
         let pair = process * self.nodes + server;
         let cut_until = &mut locked(&self.state).cut_until[pair];
@@ -388,20 +395,20 @@ impl Network {
         }
     }
 
-    /// Makes the messages of a process and a node slow, one way.
+    /// Slows down the messages between a process and a node in one direction.
     pub fn slow_down(&self, process: usize, server: usize, way: Way, until: Nanos, by: Nanos) {
         let pair = process * self.nodes + server;
         locked(&self.state).slow[pair][way as usize] = (until, by);
     }
 
-    /// Ends all partitions, and all slowness.
+    /// Ends all partitions and delays.
     pub fn mend(&self) {
         let state = &mut *locked(&self.state);
         state.cut_until.fill([0; 2]);
         state.slow.fill([(0, 0); 2]);
     }
 
-    /// Forgets all connections: the run is over.
+    /// Drops all connections at the end of a run.
     pub fn clear(&self) {
         let connections = std::mem::take(&mut locked(&self.state).connections);
         drop(connections);

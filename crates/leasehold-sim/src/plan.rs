@@ -1,4 +1,4 @@
-//! What a seed decides before anything happens.
+//! What a seed determines before the run starts.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::fault::Fault;
 /// What the faults of a run may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// The assumptions of mutual exclusion hold: clocks drift within the allowance, node
-    /// clocks do not jump, and nodes forget only where the restart guard is on.
+    /// The assumptions of mutual exclusion hold: clocks drift within the allowance, node clocks
+    /// do not jump, and nodes lose their memory only where the restart guard is on.
     Within,
-    /// Anything: only tokens, and what is fenced with them, must stay right.
+    /// Any fault. Only tokens, and what is fenced with them, must stay correct.
     Beyond,
 }
 
@@ -31,48 +31,49 @@ impl fmt::Display for Mode {
 /// Everything about a run that is drawn in advance.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where it all comes from.
+    /// The seed.
     pub seed: u64,
     /// What the faults may do.
     pub mode: Mode,
-    /// How many nodes there are.
+    /// The number of nodes.
     pub nodes: usize,
-    /// How many processes.
+    /// The number of processes.
     pub processes: usize,
-    /// How many callers in each.
+    /// The number of callers in each process.
     pub workers: usize,
-    /// How many names they want.
+    /// The number of names they lock.
     pub names: usize,
-    /// The unit of most times of the run; leases last for half of it to twice of it.
+    /// The unit of most times of the run. Leases last between half and twice of it.
     pub ttl: Duration,
-    /// What all clients agree on.
+    /// The constants that all clients agree on.
     pub constants: Constants,
-    /// How long a message takes, at best.
+    /// The shortest latency of a message.
     pub latency: Nanos,
-    /// How many times longer for some processes, which are far away.
+    /// The factor by which the latency of far processes is longer.
     pub distance: Nanos,
-    /// Only the first process is far away. In the end it must get every name while the others,
-    /// which are near, take it for a moment again and again.
+    /// Only the first process is far away. In the end it must acquire every name while the other
+    /// processes, which are near, hold it for a moment again and again.
     pub rivals: bool,
-    /// Each process cannot reach a minority of its own, as long as faults strike.
+    /// Each process cannot reach a minority of the nodes, a different one for each, during the
+    /// faults.
     pub islands: bool,
     /// How long faults strike.
-    pub turmoil: Nanos,
-    /// When nothing is asked, and for how long.
+    pub fault_phase: Nanos,
+    /// When no requests are sent, and for how long.
     pub lull: Option<(Nanos, Nanos)>,
-    /// How likely a message is lost.
+    /// The probability that a message is lost.
     pub loss: f64,
-    /// How likely it takes long.
+    /// The probability that it is delayed.
     pub delay: f64,
-    /// How likely it takes effect twice.
+    /// The probability that it takes effect twice.
     pub repeat: f64,
-    /// How likely a caller drops a future half-way.
+    /// The probability that a caller drops a future before it is complete.
     pub cancel: f64,
-    /// How likely a process is killed when it is told that it is its turn.
+    /// The probability that a process is killed when it is notified of its turn.
     pub kill_in_turn: f64,
-    /// How far clients' wall clocks may be off: mostly behind, so that tokens are close.
+    /// Whether the wall clocks of clients are mostly behind, so that tokens are close together.
     pub slow_walls: bool,
-    /// How often each kind strikes: the mean time between two.
+    /// The faults that strike at intervals, with the mean time between two.
     pub strikes: Vec<(Fault, Nanos)>,
 }
 
@@ -94,7 +95,7 @@ impl Plan {
             let guard = dice.pick(&[ttl * 2, ttl * 4, Duration::from_secs(60)]);
             constants.restart_guard = Some(guard);
         }
-        let turmoil = ttl_ns * dice.between(8, 20);
+        let fault_phase = ttl_ns * dice.between(8, 20);
         let rate = |most: f64| match dice.chance(0.6) {
             true => most * dice.fraction(),
             false => 0.0,
@@ -113,7 +114,7 @@ impl Plan {
             distance: dice.pick(&[1, 1, 6, 12]),
             rivals: false,
             islands: dice.chance(0.35),
-            turmoil,
+            fault_phase,
             lull: None,
             loss,
             delay,
@@ -127,14 +128,14 @@ impl Plan {
             // A fence is kept for F + S + an hour.
             let constants = &plan.constants;
             let forgets = constants.fence_retention + constants.skew + Duration::from_secs(3_700);
-            plan.lull = Some((turmoil / 2, forgets.as_nanos() as Nanos + 4 * ttl_ns));
+            plan.lull = Some((fault_phase / 2, forgets.as_nanos() as Nanos + 4 * ttl_ns));
         }
         plan.strikes = plan.draw_strikes(&dice, ttl_ns);
         plan.kill_in_turn = match dice.chance(0.4) {
             true => 0.05 * dice.fraction(),
             false => 0.0,
         };
-        // By dice of their own: the other plans stay what they were.
+        // From a separate stream, so that the other draws of existing seeds do not change.
         let dice = Dice::new(seed, 3);
         if dice.chance(0.08) {
             plan.rivals = true;
@@ -155,8 +156,8 @@ impl Plan {
             .collect()
     }
 
-    /// By how many millionths a clock may be too fast or too slow. Two of them together
-    /// must stay below the allowance of 1 %.
+    /// The largest error of a clock's rate, in millionths. Two such errors together must stay
+    /// below the allowance of 1 %.
     pub fn drift_ppm(&self) -> i64 {
         match self.mode {
             Mode::Within => 4_900,
@@ -164,45 +165,45 @@ impl Plan {
         }
     }
 
-    /// How long a node may take, if that is not left to the library: far away, its default
-    /// would be too short.
+    /// The node timeout, or `None` for the library's default, which would be too short for far
+    /// clients.
     pub fn node_timeout(&self) -> Option<Duration> {
         (self.distance > 1).then(|| self.ttl / 4)
     }
 
-    /// How long a message may take there and back, when all is well.
+    /// The longest round trip of a message without faults.
     pub fn longest_round_trip(&self) -> Nanos {
         4 * self.latency * self.distance
     }
 
-    /// How long a connection may take to be made; more than a round trip.
+    /// The connect timeout, which is longer than a round trip.
     pub fn connect_timeout(&self) -> Duration {
         let round_trips = Duration::from_nanos(2 * self.longest_round_trip());
         round_trips.max(Duration::from_secs(1))
     }
 
-    /// How long a node is a replica at least before it has forgotten something: as long as a
-    /// client may go without noticing. It looks every second, and what it was told of its turn
-    /// before that counts for two more; a request may be under way for its timeout.
+    /// The shortest time for which a node must be a replica before it loses memory: the time for
+    /// which a client may fail to notice. A client checks every second, a notification of its
+    /// turn from before that is valid for two more seconds, and a request may be under way for
+    /// its timeout.
     pub fn shortest_demotion(&self) -> Nanos {
         let timeout = self.node_timeout().unwrap_or(Duration::from_millis(250));
         self.by_slow_clocks(4 * SECOND + timeout.as_nanos() as Nanos)
     }
 
-    /// How long it may take, once all is well, until everybody has noticed: connections that
-    /// were broken unnoticed are made anew, messages that were late have arrived, and nodes that
-    /// restarted vote.
+    /// The longest time from the end of the faults until every process has noticed: broken
+    /// connections are opened again, late messages have arrived, and restarted nodes vote.
     pub fn longest_settling(&self) -> Nanos {
         self.by_slow_clocks(self.longest_guard() + 5 * self.longest_ttl() + 5 * SECOND)
     }
 
-    /// How long it may take until the clocks of all nodes allow the tokens that one of them
-    /// asks for which has just lost its memory: they are apart by S / 4, and stray.
+    /// The longest time until the clocks of all nodes allow the tokens that a node asks for which
+    /// has just lost its memory. The clocks differ by up to S / 4, and deviate.
     pub fn longest_catching_up(&self) -> Nanos {
         self.by_slow_clocks(self.constants.skew.as_nanos() as Nanos / 4 + 4 * SECOND)
     }
 
-    /// How long a span may truly be that is counted by a clock of the run.
+    /// The longest true time of a span that is measured by a clock of the run.
     pub fn by_slow_clocks(&self, span: Nanos) -> Nanos {
         match self.mode {
             Mode::Within => span + span / 50,
@@ -215,7 +216,7 @@ impl Plan {
         2 * self.ttl.as_nanos() as Nanos
     }
 
-    /// How long a restarted node may stay away.
+    /// The longest time for which a restarted node may not vote.
     pub fn longest_guard(&self) -> Nanos {
         let guard = self.constants.restart_guard.unwrap_or_default();
         guard.as_nanos() as Nanos + 2 * SECOND

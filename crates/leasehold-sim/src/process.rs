@@ -1,7 +1,7 @@
-//! A process: a runtime of its own, which runs only when the simulation lets it.
+//! A process: a separate runtime that runs only when the simulation lets it.
 //!
 //! Everything that reaches a process comes through its inbox: its timers, what the network
-//! delivers, and its start. While it is paused the inbox fills, and nothing of it runs. When
+//! delivers, and its start. While it is paused the inbox fills, and none of its code runs. When
 //! it is killed its runtime is dropped, with every task in it.
 
 use std::future::poll_fn;
@@ -26,24 +26,24 @@ type Stimulus = Box<dyn FnOnce(&Arc<World>) + Send>;
 pub enum Source {
     /// The process's own timers.
     Timer,
-    /// The world around it.
+    /// The world outside the process.
     Outside,
 }
 
-/// How a process is made to stand still.
+/// How a process is paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// By a signal: timers that were due meanwhile fire at once afterwards.
+    /// By a signal: timers that were due during the pause fire at once afterwards.
     Stopped,
-    /// With its machine: timers stand still too, and are late by the length of the pause.
+    /// With its machine: timers stop, too, and are late by the length of the pause.
     Suspended,
 }
 
 /// A process of the simulation.
 pub struct Process {
-    /// Which of the processes.
+    /// The slot of the process.
     pub slot: usize,
-    /// Which life of it: it may be killed and started again.
+    /// The life of the process in its slot: it may be killed and started again.
     pub life: u32,
     /// Its clocks.
     pub clock: ProcessClock,
@@ -59,7 +59,7 @@ pub struct Process {
 struct Standing {
     dead: bool,
     paused: Option<(Pause, Nanos)>,
-    /// Suspends that are over.
+    /// Past suspends.
     suspends: Vec<(Nanos, Nanos)>,
     resumed_at: Option<Nanos>,
 }
@@ -72,7 +72,7 @@ struct Idle {
 }
 
 impl Process {
-    /// A process with nothing in it yet.
+    /// A process without tasks.
     pub fn new(slot: usize, life: u32, clock: ProcessClock) -> Arc<Self> {
         let idle = Arc::new(Idle::default());
         let parked = Arc::clone(&idle);
@@ -98,7 +98,7 @@ impl Process {
         })
     }
 
-    /// How it is called in the timeline.
+    /// Its name in the timeline.
     pub fn label(&self) -> String {
         match self.life {
             0 => format!("p{}", self.slot),
@@ -106,12 +106,12 @@ impl Process {
         }
     }
 
-    /// Its own time.
+    /// The time by its own clock.
     pub fn now(&self, world: &World) -> Moment {
         self.clock.at(world.agenda.now())
     }
 
-    /// Lets something happen inside the process: at once, or when it runs again.
+    /// Runs a stimulus inside the process: at once, or when the process runs again.
     pub fn post(
         self: &Arc<Self>,
         world: &Arc<World>,
@@ -127,7 +127,7 @@ impl Process {
         }
     }
 
-    /// Lets something happen inside the process after a time of its own timers.
+    /// Runs a stimulus inside the process after a delay by its own timers.
     pub fn after(
         self: &Arc<Self>,
         world: &Arc<World>,
@@ -144,7 +144,7 @@ impl Process {
         world.agenda.enter(due, move |world| {
             let timed = Arc::clone(&process);
             process.post(world, Source::Timer, move |world| {
-                // Timers stand still during a suspend, so they have that time left.
+                // Timers stop during a suspend, so they have that time left.
                 match timed.suspended_between(set_at, due) {
                     0 => stimulus(world),
                     left => {
@@ -186,7 +186,7 @@ impl Process {
         });
     }
 
-    /// Makes it stand still. `false` if it does already, or is dead.
+    /// Pauses it. Returns `false` if it is paused already, or dead.
     pub fn pause(&self, how: Pause, now: Nanos) -> bool {
         let mut standing = locked(&self.standing);
         if standing.dead || standing.paused.is_some() {
@@ -196,7 +196,7 @@ impl Process {
         true
     }
 
-    /// Lets it run again. `false` if it was not paused.
+    /// Resumes it. Returns `false` if it was not paused.
     pub fn resume(self: &Arc<Self>, world: &Arc<World>) -> bool {
         let now = world.agenda.now();
         {
@@ -209,14 +209,14 @@ impl Process {
             }
             standing.resumed_at = Some(now);
         }
-        // Of what piled up, the timers may be looked at before the sockets, or after them.
+        // The runtime may handle the timers that piled up before the sockets, or after them.
         let timers_first = world.dice.chance(0.5);
         locked(&self.inbox).sort_by_key(|(from, _)| (*from == Source::Timer) != timers_first);
         self.run(world);
         true
     }
 
-    /// Ends it where it stands. Nothing of it runs any more, but for destructors.
+    /// Ends it at once. Apart from destructors, none of its code runs any more.
     pub fn kill(&self) {
         locked(&self.standing).dead = true;
         let runtime = locked(&self.runtime).take();
@@ -247,7 +247,7 @@ impl Process {
             && resumed.is_none_or(|at| at.saturating_add(span) <= now)
     }
 
-    /// The tasks in it that have not ended.
+    /// The number of tasks in it that have not ended.
     pub fn tasks(&self) -> usize {
         let runtime = locked(&self.runtime);
         runtime

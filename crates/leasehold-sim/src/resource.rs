@@ -1,5 +1,5 @@
-//! What the leases protect: a register for each name that checks tokens as
-//! `docs/guarantees.md` says a resource must.
+//! The resources that the leases protect: a register for each name that checks tokens as
+//! `docs/guarantees.md` requires.
 
 use std::sync::{Arc, Mutex};
 
@@ -34,7 +34,7 @@ pub struct Resource {
     registers: Mutex<Vec<Register>>,
 }
 
-/// What is done to a register.
+/// An operation on a register.
 #[derive(Clone, Copy)]
 enum Access {
     Read,
@@ -42,7 +42,7 @@ enum Access {
 }
 
 impl Resource {
-    /// A register for each of so many names.
+    /// Creates a register for each of `names` names.
     pub fn new(names: usize) -> Self {
         let registers = (0..names).map(|_| Register::default()).collect();
         Self {
@@ -50,7 +50,7 @@ impl Resource {
         }
     }
 
-    /// Reads the register of a name over the network; `None` if the token was refused.
+    /// Reads the register of a name over the network. `None` if the token was refused.
     pub async fn read(
         world: &Arc<World>,
         process: &Arc<Process>,
@@ -60,7 +60,7 @@ impl Resource {
         Self::access(world, process, name, token, Access::Read).await
     }
 
-    /// Writes it; `None` if the token was refused.
+    /// Writes the register of a name. `None` if the token was refused.
     pub async fn write(
         world: &Arc<World>,
         process: &Arc<Process>,
@@ -80,7 +80,8 @@ impl Resource {
     ) -> Option<u64> {
         let (answer, answered) = oneshot::channel();
         let process = Arc::clone(process);
-        // Mostly quick, sometimes so slow that the lease is long over when it arrives.
+        // Usually quick, sometimes so slow that the lease has long ended when the operation
+        // arrives.
         let most = match !world.is_calm() && world.dice.chance(0.05) {
             true => 2 * world.plan.ttl.as_nanos() as Nanos,
             false => 2 * MILLI,
@@ -91,7 +92,7 @@ impl Resource {
             let back = there + world.dice.between(MILLI / 10, 2 * MILLI);
             world.agenda.enter(back, move |world| {
                 process.post(world, Source::Outside, move |_| {
-                    // A caller that is gone does not hear it.
+                    // A caller that is gone does not receive the reply.
                     let _ = answer.send(outcome);
                 });
             });

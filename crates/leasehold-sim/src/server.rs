@@ -1,4 +1,4 @@
-//! A node's server: it runs, crashes, and comes back with what it kept.
+//! A node's server: it runs, crashes, and restarts with what it kept.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -12,64 +12,63 @@ use crate::bug::Bug;
 use crate::clock::NodeClock;
 use crate::network::ConnectionId;
 use crate::store::{Ask, Epoch, Store};
-use crate::switchboard::{Channel, Switchboard, Telling};
+use crate::subscriptions::{Channel, Notification, Subscriptions};
 use crate::sync::locked;
 
-/// What a server is asked over a connection.
+/// A request to a server.
 pub enum Request {
     /// The handshake.
     Hello,
-    /// To do something with a claim.
+    /// A request about a claim.
     Ask(Box<Ask>),
-    /// To send over this connection whatever comes over the channel.
+    /// Subscribes this connection to the channel.
     Subscribe(Channel),
-    /// Whether it is there.
+    /// Asks whether the server is there.
     Ping,
-    /// Nothing: the other end is closed.
+    /// The other end has closed the connection.
     Bye,
 }
 
-/// What it says.
+/// A reply of a server.
 #[derive(Clone)]
 pub enum Reply {
     /// To the handshake.
     Hello {
-        /// Since when it has remembered everything.
+        /// The server's epoch: since when it has remembered everything.
         epoch: Epoch,
-        /// Which memory it has.
+        /// Identifies the server's memory.
         memory: u64,
-        /// How long it has been up, in whole seconds; or, if it was promoted since, how long it has
-        /// been in its epoch.
+        /// Its uptime in whole seconds, or the age of its epoch if it was promoted in this run.
         up: Duration,
-        /// The epoch begins with this.
+        /// The epoch begins with this handshake.
         new: bool,
     },
     /// To a claim.
     Vote(Vote),
-    /// It is in another epoch.
+    /// The server is in another epoch.
     Forgot,
-    /// It does not know the script.
+    /// The server does not know the script.
     NoScript,
-    /// It is a replica.
+    /// The server is a replica.
     ReadOnly,
-    /// To a claim, if asked to say who it is: which memory and which epoch it has after it did what
-    /// the other reply says.
+    /// To a claim that asked for the server's identity: the memory and the epoch after the
+    /// request took effect.
     Verified {
-        /// The other reply.
+        /// The reply to the request.
         reply: Box<Reply>,
-        /// Which memory.
+        /// Identifies the server's memory.
         memory: u64,
-        /// Which epoch.
+        /// The server's epoch.
         epoch: Option<Epoch>,
     },
     /// To a subscription.
     Subscribed,
-    /// It is there.
+    /// To a ping.
     Pong,
 }
 
 impl Reply {
-    /// The reply without what verifies it.
+    /// The reply without the server's identity.
     pub fn bare(&self) -> &Self {
         match self {
             Self::Verified { reply, .. } => reply,
@@ -78,12 +77,12 @@ impl Reply {
     }
 }
 
-/// What a server comes back with.
+/// What a server still knows after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// Everything.
     Kept,
-    /// What it knew when the last snapshot was made.
+    /// The last snapshot.
     Snapshot,
     /// Nothing.
     Lost,
@@ -97,32 +96,32 @@ pub struct Server {
 struct State {
     store: Store,
     snapshot: Store,
-    board: Switchboard,
+    subscriptions: Subscriptions,
     clock: NodeClock,
-    /// Which run of the server this is; `None` while it is down.
+    /// The current run of the server, or `None` while it is down.
     run: Option<u64>,
     runs: u64,
-    /// What tells its memory from any other: another after a restart and after a promotion.
+    /// Identifies its memory: it changes at a restart and at a promotion.
     memory: u64,
-    /// It is a replica, and refuses what it is asked.
+    /// Whether it is a replica, which refuses requests.
     replica: bool,
-    /// It was promoted in this run.
+    /// Whether it was promoted in this run.
     promoted: bool,
     up_since: Nanos,
     scripts: bool,
-    /// The latest that its clock has shown to anybody. Tokens may be as high as that and S.
+    /// The latest time that its clock has shown to a client. Tokens may exceed it by up to S.
     latest_us: u64,
     latest_offset_us: i64,
 }
 
 impl Server {
-    /// A server that has long been up, with nothing stored.
+    /// A server that has been up for a long time, with empty memory.
     pub fn new(clock: NodeClock) -> Self {
         Self {
             state: Mutex::new(State {
                 store: Store::default(),
                 snapshot: Store::default(),
-                board: Switchboard::default(),
+                subscriptions: Subscriptions::default(),
                 clock,
                 run: Some(0),
                 runs: 0,
@@ -137,9 +136,8 @@ impl Server {
         }
     }
 
-    /// Answers a request that arrived over a connection made in this `run`, and says what is
-    /// to be told to those who listen.
-    /// `None`: the connection is not known here, or the server is down.
+    /// Answers a request that arrived over a connection of this `run`, and returns the
+    /// notifications to send. `None` if the connection is unknown here, or the server is down.
     pub fn answer(
         &self,
         (run, connection): (u64, ConnectionId),
@@ -147,7 +145,7 @@ impl Server {
         now: Nanos,
         constants: Constants,
         bug: Option<Bug>,
-    ) -> Option<(Reply, Vec<Telling>)> {
+    ) -> Option<(Reply, Vec<Notification>)> {
         let state = &mut *locked(&self.state);
         if state.run != Some(run) {
             return None;
@@ -158,7 +156,7 @@ impl Server {
             Request::Hello | Request::Ask(_) if state.replica => Reply::ReadOnly,
             Request::Hello => {
                 state.scripts = true;
-                // The first run began long before the simulation did.
+                // The first run began long before the simulation.
                 let before = u64::from(state.runs == 0) * 86_400;
                 let up = Duration::from_secs(before + (now - state.up_since) / SECOND);
                 let new = !state.store.is_of_memory(state.memory);
@@ -174,11 +172,15 @@ impl Server {
                 }
             }
             Request::Ask(ask) => {
-                let State { store, board, .. } = state;
+                let State {
+                    store,
+                    subscriptions,
+                    ..
+                } = state;
                 let reply = match std::mem::replace(&mut state.scripts, true) {
-                    // The one who asks sends the text along when it asks again.
+                    // The client sends the text of the script when it repeats the request.
                     false => Reply::NoScript,
-                    true => match store.vote(ask, now_us, constants, bug, board) {
+                    true => match store.vote(ask, now_us, constants, bug, subscriptions) {
                         Some(vote) => Reply::Vote(vote),
                         None => Reply::Forgot,
                     },
@@ -193,43 +195,43 @@ impl Server {
                 }
             }
             Request::Subscribe(channel) => {
-                state.board.subscribe(*channel, connection);
+                state.subscriptions.subscribe(*channel, connection);
                 Reply::Subscribed
             }
             Request::Ping | Request::Bye => Reply::Pong,
         };
-        Some((reply, state.board.take()))
+        Some((reply, state.subscriptions.take()))
     }
 
-    /// A living waiter that was forgotten; see [`Store::take_forgotten`].
+    /// A living waiter that was dropped; see [`Store::take_forgotten`].
     pub fn take_forgotten(&self) -> Option<String> {
         locked(&self.state).store.take_forgotten()
     }
 
-    /// A connection is closed at this end.
+    /// Ends the subscriptions of a connection that is closed at this end.
     pub fn close(&self, connection: ConnectionId) {
-        locked(&self.state).board.close(connection);
+        locked(&self.state).subscriptions.close(connection);
     }
 
-    /// Which run of the server this is; `None` while it is down.
+    /// The current run of the server, or `None` while it is down.
     pub fn run(&self) -> Option<u64> {
         locked(&self.state).run
     }
 
-    /// Keeps what it knows now, for a crash to come.
+    /// Saves its memory, for a later crash.
     pub fn snapshot(&self) {
         let state = &mut *locked(&self.state);
         state.snapshot = state.store.clone();
     }
 
-    /// Whether it may lose its memory now and tokens still be safe: the clock must not have
-    /// gone back since.
+    /// Whether tokens stay safe if it loses its memory now: its clock must not have gone back
+    /// since.
     pub fn may_forget(&self, now: Nanos) -> bool {
         let state = locked(&self.state);
         state.clock.at(now) >= state.latest_us
     }
 
-    /// Goes down. `false` if it is down.
+    /// Goes down. Returns `false` if it is down already.
     pub fn crash(&self, memory: Memory) -> bool {
         let state = &mut *locked(&self.state);
         match memory {
@@ -237,24 +239,24 @@ impl Server {
             Memory::Snapshot => state.store = state.snapshot.clone(),
             Memory::Lost => state.store.clear(),
         }
-        state.board = Switchboard::default();
+        state.subscriptions = Subscriptions::default();
         state.replica = false;
         state.run.take().is_some()
     }
 
-    /// Becomes a replica. `false` if it is one, or is down.
+    /// Becomes a replica. Returns `false` if it is one already, or is down.
     pub fn demote(&self) -> bool {
         let state = &mut *locked(&self.state);
         state.run.is_some() && !std::mem::replace(&mut state.replica, true)
     }
 
-    /// What it knows now, as a replica of it has it.
+    /// A copy of its memory, as a replica has it.
     pub fn copy(&self) -> Store {
         locked(&self.state).store.clone()
     }
 
-    /// Becomes a master again, in the same run and with all its connections; but with what another
-    /// server knew, if that is given. `false` if it is no replica.
+    /// Becomes a master again, in the same run and with all its connections, but with the given
+    /// memory of another server, if any. Returns `false` if it is not a replica.
     pub fn promote(&self, memory: Option<Store>, bug: Option<Bug>) -> bool {
         let state = &mut *locked(&self.state);
         if !std::mem::take(&mut state.replica) {
@@ -270,7 +272,7 @@ impl Server {
         true
     }
 
-    /// Comes up again, in a new run.
+    /// Restarts, in a new run.
     pub fn restart(&self, now: Nanos) {
         let state = &mut *locked(&self.state);
         if state.run.is_none() {
@@ -283,7 +285,7 @@ impl Server {
         }
     }
 
-    /// Forgets everything, but runs on.
+    /// Loses all data, but keeps running.
     pub fn flush(&self) {
         locked(&self.state).store.clear();
     }
@@ -306,19 +308,19 @@ impl Server {
         locked(&self.state).clock.offset_us()
     }
 
-    /// Whether it knows since when it has remembered everything: a jump back of its clock
-    /// cannot make it forget what it granted.
+    /// Whether its epoch is on record, so that a jump back of its clock cannot make it forget
+    /// what it granted.
     pub fn remembers(&self) -> bool {
         let state = locked(&self.state);
         state.run.is_some() && !state.replica && state.store.is_of_memory(state.memory)
     }
 
-    /// The farthest ahead that its clock has been stepped.
+    /// The largest value by which its clock has been stepped ahead.
     pub fn latest_offset_us(&self) -> i64 {
         locked(&self.state).latest_offset_us
     }
 
-    /// The locks on it and those who stand in line, as text, with who that is.
+    /// The locks on it and the waiters in its lines, with a description of each.
     pub fn leftovers(&self, now: Nanos) -> Vec<(Holder, String)> {
         let state = locked(&self.state);
         let now_us = state.clock.at(now);
@@ -335,14 +337,14 @@ impl Server {
         locks.chain(lines).collect()
     }
 
-    /// Who has the lock of a name, by the label of its process.
+    /// The holder of a name, with the label of its process.
     pub fn holder(&self, name: &Name, now: Nanos) -> Option<Holder> {
         let state = locked(&self.state);
         let mut locks = state.store.locks(state.clock.at(now));
         locks.find(|(of, _)| *of == name).map(|(_, holder)| holder)
     }
 
-    /// Whether this one stands in line.
+    /// Whether the claim with this owner value stands in line.
     pub fn stands(&self, name: &Name, owner: &[u8]) -> bool {
         locked(&self.state).store.stands(name, owner)
     }

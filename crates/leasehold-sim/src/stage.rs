@@ -1,5 +1,5 @@
-//! The stage of a run: processes start, faults strike, all is healed, and it is looked at
-//! what is left.
+//! The course of a run: processes start, faults strike and end, and the checkers look at what is
+//! left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,26 +22,26 @@ use crate::process::{Process, Source};
 use crate::sync::locked;
 use crate::world::World;
 
-/// What became of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The plan that it followed.
+    /// Its plan.
     pub plan: Plan,
     /// The first promise that was broken.
     pub violation: Option<Violation>,
     /// How often each kind of fault struck.
     pub faults: FaultCounts,
-    /// How many leases were taken.
+    /// The number of leases acquired.
     pub leases: usize,
-    /// How many of them went to one who stood in line.
+    /// The number of leases that went to a waiter in line.
     pub handed_over: u64,
-    /// How often it was looked at whether somebody was overtaken.
+    /// How often the order of the line was checked.
     pub orders_seen: u64,
-    /// How much time passed in it.
+    /// The simulated time.
     pub simulated: Duration,
-    /// How many events there were.
+    /// The number of events.
     pub events: u64,
-    /// Who held what, and which fault struck, if that was asked for.
+    /// The timeline of holders and faults, if requested.
     pub timeline: String,
 }
 
@@ -52,7 +52,7 @@ pub fn run(seed: u64, bug: Option<Bug>, timeline: bool) -> Report {
     for slot in 0..world.plan.processes {
         start(&world, slot, 0);
     }
-    turmoil(&world);
+    fault_phase(&world);
     if !world.is_violated() {
         aftermath(&world);
     }
@@ -83,7 +83,7 @@ pub fn start(world: &Arc<World>, slot: usize, life: u32) {
     let (plan, dice) = (&world.plan, &world.dice);
     let most = plan.drift_ppm();
     let ppm = dice.pick(&[0, most, -most, dice.signed(-most, most)]);
-    // Some clocks are years behind; then tokens follow the nodes' fences, one by one.
+    // Some clocks are years behind. Tokens then follow the nodes' fences, one by one.
     let wall_us = match plan.slow_walls {
         true => dice.signed(-100_000_000_000_000, 0),
         false => dice.signed(-1_000_000, 1_000_000),
@@ -108,7 +108,7 @@ pub fn start(world: &Arc<World>, slot: usize, life: u32) {
         let client = connect(world, &started);
         *locked(&started.client) = Some(client);
     });
-    employ(world, &process);
+    start_callers(world, &process);
 }
 
 fn connect(world: &Arc<World>, process: &Arc<Process>) -> Client {
@@ -132,8 +132,8 @@ fn connect(world: &Arc<World>, process: &Arc<Process>) -> Client {
     builder.build().expect("plans are drawn within the limits")
 }
 
-/// Gives a process its callers.
-fn employ(world: &Arc<World>, process: &Arc<Process>) {
+/// Starts the callers of a process.
+fn start_callers(world: &Arc<World>, process: &Arc<Process>) {
     if let Some(patience) = world.probing() {
         return probe(world, process, patience);
     }
@@ -166,17 +166,17 @@ fn spawn<F>(
     });
 }
 
-fn everybody(world: &World) -> Vec<Arc<Process>> {
+fn all_processes(world: &World) -> Vec<Arc<Process>> {
     locked(&world.processes).clone()
 }
 
-/// Faults strike; perhaps with a long lull in between.
-fn turmoil(world: &Arc<World>) {
+/// The phase with faults, which may include a long lull.
+fn fault_phase(world: &Arc<World>) {
     nemesis::start(world);
     snapshots(world);
     audits(world);
     let Some((at, duration)) = world.plan.lull else {
-        return world.run_until(world.plan.turmoil);
+        return world.run_until(world.plan.fault_phase);
     };
     world.run_until(at);
     wind_down(world);
@@ -184,9 +184,10 @@ fn turmoil(world: &Arc<World>) {
         return;
     }
     world.strike(Fault::Lull);
-    world.note(|| format!("** nobody wants anything for {} s", duration / SECOND));
+    world.note(|| format!("** no requests for {} s", duration / SECOND));
     world.run_until(world.agenda.now() + duration);
-    // Meanwhile some were started anew, and have forgotten what they knew of the nodes.
+    // Some processes are started anew meanwhile, and have forgotten what they knew about the
+    // nodes.
     for slot in 0..world.plan.processes {
         if world.dice.chance(0.5) {
             nemesis::replace(world, slot);
@@ -194,16 +195,16 @@ fn turmoil(world: &Arc<World>) {
     }
     world.set_winding_down(false);
     world.set_calm(false);
-    for process in everybody(world) {
-        employ(world, &process);
+    for process in all_processes(world) {
+        start_callers(world, &process);
     }
     nemesis::start(world);
     snapshots(world);
     audits(world);
-    world.run_until(world.agenda.now() + world.plan.turmoil / 2);
+    world.run_until(world.agenda.now() + world.plan.fault_phase / 2);
 }
 
-/// From time to time, nodes keep what they know, for a crash to come.
+/// From time to time, nodes save a snapshot, for a later crash.
 fn snapshots(world: &Arc<World>) {
     let every = 2 * world.plan.ttl.as_nanos() as Nanos;
     world.agenda.enter(world.agenda.now() + every, |world| {
@@ -216,7 +217,7 @@ fn snapshots(world: &Arc<World>) {
     });
 }
 
-/// From time to time, everybody is looked at.
+/// From time to time, all holders are checked.
 fn audits(world: &Arc<World>) {
     let every = world.plan.ttl.as_nanos() as Nanos / 8;
     world.agenda.enter(world.agenda.now() + every, |world| {
@@ -227,14 +228,14 @@ fn audits(world: &Arc<World>) {
     });
 }
 
-/// How long the last callers may take, once all is well: a handful of them, each of whom
-/// may have to wait for all others, and for nodes that have restarted.
+/// How long the last callers may take once there are no faults: a handful of them, each of which
+/// may have to wait for all others, and for restarted nodes.
 fn patience(world: &World) -> Nanos {
     world.plan.longest_guard() + 60 * world.plan.longest_ttl() + 120 * SECOND
 }
 
 impl World {
-    /// How long those who want every name are ready to wait; `None` if it is not their time.
+    /// How long the callers of a probe may wait for each name, or `None` outside of that phase.
     fn probing(&self) -> Option<Duration> {
         let patience = Duration::from_nanos(patience(self) / 4);
         self.is_probing().then_some(patience)
@@ -260,36 +261,37 @@ fn wait_for_callers(world: &Arc<World>) {
     }
 }
 
-/// All is well again: leases can be had, and nothing stays behind.
+/// There are no faults any more: leases can be acquired, and nothing is left behind.
 fn aftermath(world: &Arc<World>) {
     wind_down(world);
-    // What is late has arrived, perhaps twice, and what it and the faults have left behind
-    // has ended with its TTL.
+    // Late messages have arrived, perhaps twice, and the locks that they and the faults have left
+    // behind have expired.
     let ttl = world.plan.longest_ttl();
     let settled = (MOST_TTLS_LATE + 2) * ttl + world.plan.longest_guard();
     let settled = world.plan.by_slow_clocks(settled);
     let settled = settled.max(world.plan.longest_settling());
-    // A promotion is noticed when a connection is next used, and the guard counts from then: by
-    // the node's clock, or, if that was set back, from the handshake, which comes after the
-    // guard of an earlier restart.
+    // A promotion is noticed when a connection is next used, and the guard counts from then. It
+    // counts by the node's clock or, if that was set back, from the handshake, which comes after
+    // the guard of an earlier restart.
     let guards = match world.plan.mode {
         Mode::Within => 1,
         Mode::Beyond => 2,
     };
     for _ in 0..guards {
         world.run_until(world.agenda.now() + world.plan.by_slow_clocks(2 * SECOND));
-        for process in everybody(world) {
-            spawn(world, &process, |caller| caller.look_in());
+        for process in all_processes(world) {
+            spawn(world, &process, |caller| caller.use_connections());
         }
         world.run_until(world.agenda.now() + MILLI);
         wait_for_callers(world);
         world.run_until(world.agenda.now() + settled);
     }
     contest(world);
-    // Beyond the assumptions, fences may be ahead of the nodes' clocks by nearly S, and then there is
-    // no room for the lead of a client that is far away.
+    // Beyond the assumptions, fences may be ahead of the nodes' clocks by nearly S, which leaves
+    // no room for the lead of a far client.
     if world.plan.rivals && world.plan.mode == Mode::Within {
-        // What the contest has left, kept or held by the dead, is over.
+        // The locks that the contest has left, kept for `min_hold` or held by dead processes,
+        // have expired.
         world.run_until(world.agenda.now() + world.plan.by_slow_clocks(ttl));
         rivalry(world);
     }
@@ -297,7 +299,7 @@ fn aftermath(world: &Arc<World>) {
     if let Err(what) = leftovers::nothing_on_nodes(world, false) {
         return world.violate(leftovers::PROMISE, what);
     }
-    if let Err(what) = leftovers::no_tasks(&everybody(world)) {
+    if let Err(what) = leftovers::no_tasks(&all_processes(world)) {
         return world.violate(leftovers::PROMISE, what);
     }
     let dead = 2 * DEAD_AFTER.as_nanos() as Nanos;
@@ -307,12 +309,12 @@ fn aftermath(world: &Arc<World>) {
     }
 }
 
-/// All want every name, many at a time, and some are killed over it.
+/// All processes acquire every name, many at a time, and some are killed meanwhile.
 fn contest(world: &Arc<World>) {
     world.set_probing(true);
-    nemesis::haunt(world);
-    for process in everybody(world) {
-        employ(world, &process);
+    nemesis::kill_during_calm(world);
+    for process in all_processes(world) {
+        start_callers(world, &process);
     }
     progress::watch(world);
     wait_for_callers(world);
@@ -320,19 +322,20 @@ fn contest(world: &Arc<World>) {
     world.set_victims(0);
 }
 
-/// One process wants every name from far away, all others are near and want it all the time.
+/// One far process acquires every name while all others, which are near, acquire it again and
+/// again.
 fn rivalry(world: &Arc<World>) {
     let patience = Duration::from_nanos(progress::longest_hand_over(&world.plan));
-    for process in everybody(world) {
+    for process in all_processes(world) {
         if process.slot == 0 {
-            spawn(world, &process, move |caller| caller.outpost(patience));
+            spawn(world, &process, move |caller| caller.far_client(patience));
             continue;
         }
         for name in 0..world.names.len() {
             spawn(world, &process, move |caller| caller.rival(name));
         }
     }
-    // Not before the processes have begun.
+    // Not before the processes have started.
     world.run_until(world.agenda.now() + MILLI);
     wait_for_callers(world);
 }
@@ -345,10 +348,10 @@ fn probe(world: &Arc<World>, process: &Arc<Process>, patience: Duration) {
 
 /// Shuts all clients down, and drops them.
 fn shut_down(world: &Arc<World>) {
-    // A connection that broke unnoticed in the turmoil has to be made anew first, and both
-    // that and the janitor pause for up to a second between two tries.
+    // A connection that broke unnoticed during the faults has to be opened again first. Both that
+    // and the janitor pause for up to a second between two attempts.
     let grace = world.plan.ttl + Duration::from_secs(8);
-    for process in everybody(world) {
+    for process in all_processes(world) {
         spawn(world, &process, move |caller| async move {
             let busy = caller.world.busy();
             let owed = caller.client.shutdown(grace).await;
@@ -361,7 +364,7 @@ fn shut_down(world: &Arc<World>) {
         });
     }
     wait_for_callers(world);
-    for process in everybody(world) {
+    for process in all_processes(world) {
         let dropped = Arc::clone(&process);
         process.post(world, Source::Outside, move |_| {
             let client = locked(&dropped.client).take();
@@ -372,7 +375,7 @@ fn shut_down(world: &Arc<World>) {
 }
 
 impl Report {
-    /// What the run's faults might do.
+    /// The mode of the run.
     pub fn mode(&self) -> Mode {
         self.plan.mode
     }

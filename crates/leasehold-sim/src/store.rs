@@ -1,5 +1,4 @@
-//! What a node keeps: locks, fences, the lines of those who wait, and its epoch. It votes by
-//! the library's own rules.
+//! What a node stores: locks, fences, lines and its epoch. It votes by the library's own rules.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,10 +8,10 @@ use leasehold::node::{Claim, DEAD_AFTER, LINE_KEPT, Line, Record, Verb, Vote, vo
 use leasehold::{Holder, Name};
 
 use crate::bug::Bug;
-use crate::desk::Desk;
-use crate::switchboard::{Channel, Switchboard};
+use crate::record::NameRecord;
+use crate::subscriptions::{Channel, Subscriptions};
 
-/// Since when a node has remembered everything, and in which memory of it that was noted.
+/// Since when a node has remembered everything, and the memory in which that was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch {
     memory: u64,
@@ -20,36 +19,36 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// No token up to here is granted.
+    /// The largest token that is never granted.
     pub fn floor(self, constants: &Constants) -> u64 {
         self.began_us
             .saturating_add(constants.skew.as_micros() as u64)
     }
 
-    /// How long it has lasted, by the node's clock.
+    /// Its age by the node's clock.
     pub fn age(self, now_us: u64) -> Duration {
         Duration::from_micros(now_us.saturating_sub(self.began_us))
     }
 }
 
-/// What a node is asked to do with a claim, as it goes over the wire.
+/// A request about a claim, as it is sent over the network.
 pub struct Ask {
-    /// What to do.
+    /// The verb.
     pub verb: Verb,
-    /// With which claim.
+    /// The claim.
     pub claim: Claim,
-    /// Whether nothing of the claim is on its way.
+    /// Whether no earlier message of the claim is under way.
     pub settled: bool,
-    /// What the connection knows of the node's epoch.
+    /// The node's epoch, as the connection knows it.
     pub epoch: Epoch,
-    /// The node is to say who it is.
+    /// Whether the node must report its identity.
     pub verifies: bool,
-    /// Where the one who asks can be told something, if anywhere.
-    pub bell: Option<Channel>,
+    /// The channel that reaches the waiter, if any.
+    pub channel: Option<Channel>,
 }
 
 impl Ask {
-    /// Whether it gives a lock back, and nothing of its claim can arrive late.
+    /// Whether it releases a lock, and no message of its claim can arrive late.
     pub fn is_settled_release(&self) -> bool {
         self.settled && self.verb == Verb::Release { keep: None }
     }
@@ -60,115 +59,116 @@ impl Ask {
 pub struct Store {
     names: BTreeMap<Name, Entry>,
     epoch: Option<Epoch>,
-    /// A living waiter that was forgotten together with its line.
+    /// A living waiter that was dropped together with its line.
     forgotten: Option<String>,
 }
 
-/// What a node keeps of a name.
+/// What a node stores about a name.
 #[derive(Clone, Default)]
 pub struct Entry {
-    /// The owner value, and until when.
+    /// The owner value of the lock, and when it expires.
     pub lock: Option<(Box<[u8]>, u64)>,
     /// The highest token granted, and until when it is remembered.
     pub fence: Option<(u64, u64)>,
-    /// Those who wait.
+    /// The line.
     pub line: Line,
-    /// The fence is marked: somebody stands in line, or did.
+    /// Whether the fence has the mark of a line: a waiter stands in line, or did.
     pub lined: bool,
-    /// When the line expires, as a key does on a Redis server.
+    /// When the line expires, like a key on a Redis server.
     line_until: u64,
-    /// Where those who wait are told something.
-    bells: BTreeMap<Box<[u8]>, Bell>,
-    /// For those who are ordered by their arrival on purpose.
+    /// How to notify the waiters, by owner value.
+    contacts: BTreeMap<Box<[u8]>, Contact>,
+    /// The number of arrivals, for the planted bug that orders the line by arrival.
     arrivals: u64,
 }
 
 #[derive(Clone)]
-struct Bell {
+struct Contact {
     channel: Option<Channel>,
     ticket: u64,
-    /// Which arrival it was.
+    /// The number of its arrival.
     arrival: u64,
-    /// It has left the line, but may have to be told why.
+    /// It has left the line, but may still have to be notified.
     left: bool,
 }
 
 impl Store {
-    /// The handshake: the epoch, which begins now if the record of it is missing or from
+    /// The handshake. Returns the epoch, which begins now if its record is missing or from
     /// another memory of the node.
     pub fn greet(&mut self, memory: u64, now_us: u64) -> Epoch {
         match self.epoch {
             Some(epoch) if epoch.memory == memory => epoch,
             earlier => {
-                // If the clock has gone back since the earlier epoch began, its floor holds on.
+                // If the clock has gone back since the earlier epoch began, the earlier floor
+                // stays.
                 let began_us = earlier.map_or(now_us, |e| e.began_us.max(now_us));
                 *self.epoch.insert(Epoch { memory, began_us })
             }
         }
     }
 
-    /// Votes on a claim. `None`: the epoch is another than the connection thinks, so it has
-    /// to shake hands again first.
+    /// Votes on a claim. Returns `None` if the epoch differs from the connection's, which then
+    /// needs another handshake.
     pub fn vote(
         &mut self,
         ask: &Ask,
         now: u64,
         constants: Constants,
         bug: Option<Bug>,
-        board: &mut Switchboard,
+        subscriptions: &mut Subscriptions,
     ) -> Option<Vote> {
         let entry = self.names.entry(ask.claim.name().clone()).or_default();
         if let Some(living) = entry.expire(now, bug) {
             let who = living.label.unwrap_or_default();
             self.forgotten = Some(format!("{who}, ticket {:?}", living.token));
         }
-        let mut desk = Desk {
+        let mut record = NameRecord {
             entry,
             ask,
             now,
             constants,
             bug,
-            board,
+            subscriptions,
         };
-        if !desk.is_plain() && self.epoch != Some(ask.epoch) {
+        if !record.is_plain() && self.epoch != Some(ask.epoch) {
             return None;
         }
-        if desk.keeps_stale() {
-            desk.join(&ask.claim);
+        if record.keeps_stale() {
+            record.join(&ask.claim);
         }
-        let mut vote = vote(&mut desk, ask.verb, &ask.claim);
-        if let (true, Vote::Stale { fence, now }) = (desk.keeps_stale(), &vote) {
+        let mut vote = vote(&mut record, ask.verb, &ask.claim);
+        if let (true, Vote::Stale { fence, now }) = (record.keeps_stale(), &vote) {
             vote = Vote::Held {
-                holder: desk.entry.owner().map(Holder::parse).unwrap_or_default(),
-                remaining: desk.view().remaining,
+                holder: record.entry.owner().map(Holder::parse).unwrap_or_default(),
+                remaining: record.view().remaining,
                 fence: *fence,
                 now: *now,
                 place: Some(0),
             };
         }
         if ask.verb != Verb::Extend {
-            desk.entry.tidy();
+            record.entry.tidy();
         }
         Some(vote)
     }
 
-    /// A waiter that is alive by the node's own clock, and that the node has forgotten because
-    /// the whole line expired.
+    /// A waiter that is alive by the node's own clock, and that the node has dropped because the
+    /// whole line expired.
     pub fn take_forgotten(&mut self) -> Option<String> {
         self.forgotten.take()
     }
 
-    /// Whether the epoch was noted in this memory of the node.
+    /// Whether the epoch was recorded in this memory of the node.
     pub fn is_of_memory(&self, memory: u64) -> bool {
         self.epoch.is_some_and(|epoch| epoch.memory == memory)
     }
 
-    /// The epoch, as it is on record.
+    /// The recorded epoch.
     pub fn epoch(&self) -> Option<Epoch> {
         self.epoch
     }
 
-    /// Forgets everything, the epoch too.
+    /// Loses all data, including the epoch.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
@@ -181,26 +181,26 @@ impl Store {
         })
     }
 
-    /// Those who stand in line and have not been dead for long, and for which name.
+    /// The waiters in line that are not long silent, with the names they wait for.
     pub fn lines(&self, now_us: u64) -> impl Iterator<Item = (&Name, Holder)> {
         self.names.iter().flat_map(move |(name, entry)| {
             let living = entry.living(now_us);
-            let waiting = entry.bells.keys().filter(|owner| living.contains(owner));
+            let waiting = entry.contacts.keys().filter(|owner| living.contains(owner));
             let holders: Vec<_> = waiting.map(|owner| Holder::parse(owner)).collect();
             holders.into_iter().map(move |holder| (name, holder))
         })
     }
 
-    /// Whether this one stands in line.
+    /// Whether the claim with this owner value stands in line.
     pub fn stands(&self, name: &Name, owner: &[u8]) -> bool {
         let entry = self.names.get(name);
         entry.is_some_and(|entry| entry.line.contains(owner))
     }
 }
 
-impl Desk<'_> {
-    /// The common cases, in which the scripts do not look at the epoch: a fence that is there
-    /// has not been forgotten.
+impl NameRecord<'_> {
+    /// The common cases, in which the scripts do not check the epoch: a fence that exists has not
+    /// been forgotten.
     fn is_plain(&self) -> bool {
         let (entry, claim) = (&*self.entry, &self.ask.claim);
         let owned = entry.owner() == Some(claim.owner());
@@ -218,12 +218,12 @@ impl Desk<'_> {
 }
 
 impl Entry {
-    /// Whose the lock is.
+    /// The owner value of the lock.
     pub fn owner(&self) -> Option<&[u8]> {
         self.lock.as_ref().map(|(owner, _)| &**owner)
     }
 
-    /// Forgets what has expired. Returns a living waiter if the line expired with it.
+    /// Removes what has expired. Returns a living waiter if the line expired with it.
     fn expire(&mut self, now: u64, bug: Option<Bug>) -> Option<Holder> {
         if self.lock.as_ref().is_some_and(|(_, until)| *until <= now) {
             self.unlock(bug);
@@ -232,7 +232,7 @@ impl Entry {
         if self.line_until <= now && bug != Some(Bug::DeadWaiterKept) {
             forgotten = self.living(now).first();
             self.line = Line::default();
-            self.bells.clear();
+            self.contacts.clear();
         }
         if self.fence.take_if(|(_, until)| *until <= now).is_some() {
             self.lined = false;
@@ -240,14 +240,14 @@ impl Entry {
         forgotten.map(|(owner, _)| Holder::parse(&owner))
     }
 
-    /// Those who have asked lately, by the node's clock.
+    /// The waiters that have sent WAIT recently, by the node's clock.
     fn living(&self, now: u64) -> Line {
         let mut line = self.line.clone();
         line.bury(now.saturating_sub(DEAD_AFTER.as_micros() as u64));
         line
     }
 
-    /// The lock goes away.
+    /// Removes the lock.
     pub fn unlock(&mut self, bug: Option<Bug>) {
         self.lock = None;
         if bug == Some(Bug::FenceDiesWithLock) {
@@ -255,25 +255,28 @@ impl Entry {
         }
     }
 
-    /// Stands in line from now on, or still.
+    /// Adds a claim to the line, or refreshes it there.
     pub fn join(&mut self, claim: &Claim, channel: Option<Channel>, now: u64, bug: Option<Bug>) {
         self.arrivals += 1;
-        let earlier = self.bells.get(claim.owner()).filter(|bell| !bell.left);
-        let bell = Bell {
+        let earlier = self
+            .contacts
+            .get(claim.owner())
+            .filter(|contact| !contact.left);
+        let contact = Contact {
             channel,
             ticket: claim.token(),
-            arrival: earlier.map_or(self.arrivals, |bell| bell.arrival),
+            arrival: earlier.map_or(self.arrivals, |contact| contact.arrival),
             left: false,
         };
         if bug == Some(Bug::LineByArrival) {
             let (name, owner) = (claim.name().clone(), claim.owner());
-            let placed = Claim::new(name, owner, bell.arrival, claim.ttl());
+            let placed = Claim::new(name, owner, contact.arrival, claim.ttl());
             let placed = placed.on_one_node(claim.is_on_one_node());
             self.line.join(&placed, now);
         } else {
             self.line.join(claim, now);
         }
-        self.bells.insert(claim.owner().into(), bell);
+        self.contacts.insert(claim.owner().into(), contact);
         self.lined = true;
         let (kept, left) = (
             LINE_KEPT.as_micros() as u64,
@@ -288,30 +291,33 @@ impl Entry {
         }
     }
 
-    /// No longer.
+    /// Removes a claim from the line.
     pub fn leave(&mut self, owner: &[u8]) {
         self.line.leave(owner);
-        if let Some(bell) = self.bells.get_mut(owner) {
-            bell.left = true;
+        if let Some(contact) = self.contacts.get_mut(owner) {
+            contact.left = true;
         }
     }
 
     /// The first in line, and its ticket.
     pub fn first(&self) -> Option<(Box<[u8]>, u64)> {
         let (owner, place) = self.line.first()?;
-        let ticket = self.bells.get(&owner).map_or(place, |bell| bell.ticket);
+        let ticket = self
+            .contacts
+            .get(&owner)
+            .map_or(place, |contact| contact.ticket);
         Some((owner, ticket))
     }
 
-    /// Where to tell it something.
-    pub fn bell(&self, owner: &[u8]) -> Option<Channel> {
-        self.bells.get(owner)?.channel
+    /// The channel that reaches the waiter with this owner value.
+    pub fn channel_of(&self, owner: &[u8]) -> Option<Channel> {
+        self.contacts.get(owner)?.channel
     }
 
-    /// Forgets those who have left, and the mark of a line in which nobody stands.
+    /// Removes the entries of claims that have left, and the mark of an empty line.
     fn tidy(&mut self) {
         let line = &self.line;
-        self.bells.retain(|owner, _| line.contains(owner));
+        self.contacts.retain(|owner, _| line.contains(owner));
         self.lined &= !line.is_empty();
     }
 }
@@ -331,12 +337,12 @@ mod tests {
             settled: false,
             epoch,
             verifies: false,
-            bell: None,
+            channel: None,
         }
     }
 
-    /// Found by a run: flushed while its clock was ahead, set back, and then restarted with
-    /// everything it knew, a node handed out old tokens.
+    /// Found by the simulator: a node was flushed while its clock was ahead, its clock was set
+    /// back, and it restarted with its whole memory. It then granted old tokens.
     #[test]
     fn a_restart_keeps_the_floor_of_a_clock_that_was_ahead() {
         let constants = Constants::for_nodes(1);
@@ -350,25 +356,31 @@ mod tests {
             NOW,
             constants,
             None,
-            &mut Switchboard::default(),
+            &mut Subscriptions::default(),
         );
         assert!(matches!(vote, Some(Vote::Stale { .. })), "{vote:?}");
     }
 
     #[test]
-    fn another_epoch_than_the_connection_knows_is_told() {
+    fn a_vote_with_a_stale_epoch_asks_for_a_handshake() {
         let constants = Constants::for_nodes(1);
         let mut store = Store::default();
         let epoch = store.greet(0, NOW);
         let token = epoch.floor(&constants) + 1;
         store.clear();
-        let board = &mut Switchboard::default();
+        let subscriptions = &mut Subscriptions::default();
         assert_eq!(
-            store.vote(&ask(token, epoch), NOW + 1, constants, None, board),
+            store.vote(&ask(token, epoch), NOW + 1, constants, None, subscriptions),
             None
         );
         let epoch = store.greet(0, NOW + 1);
-        let vote = store.vote(&ask(token + 1, epoch), NOW + 2, constants, None, board);
+        let vote = store.vote(
+            &ask(token + 1, epoch),
+            NOW + 2,
+            constants,
+            None,
+            subscriptions,
+        );
         assert_eq!(vote, Some(Vote::Granted));
     }
 }

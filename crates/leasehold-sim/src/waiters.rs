@@ -1,4 +1,4 @@
-//! Who waits: the callers, and the claims that stand in line for them.
+//! The callers that wait, and their claims in line.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,38 +9,38 @@ use crate::agenda::Nanos;
 use crate::process::Process;
 use crate::world::World;
 
-/// A claim that stands in line, as far as its client goes.
+/// A claim in line, as its client sees it.
 #[derive(Clone)]
-pub struct Stander {
-    /// Whose.
+pub struct Waiter {
+    /// The process that waits.
     pub process: Arc<Process>,
-    /// For which name.
+    /// The name it waits for.
     pub name: usize,
-    /// With which ticket.
+    /// The ticket.
     pub ticket: u64,
-    /// Its owner value, as the nodes know it.
+    /// The owner value that the nodes see.
     pub owner: Arc<[u8]>,
 }
 
-/// Who asks for the lock: process, life, name and token.
-pub type Asker = (usize, u32, usize, u64);
+/// An attempt to acquire the lock: process, life, name and token.
+pub type Attempt = (usize, u32, usize, u64);
 
-/// All who wait.
+/// All waiters.
 #[derive(Default)]
 pub struct Waiters {
     /// The callers that wait in line, with the names they wait for.
     callers: BTreeMap<u64, (usize, Arc<Process>)>,
     entered: u64,
-    standers: Vec<Stander>,
-    /// Those who stood before somebody when it asked for the lock.
-    before: BTreeMap<Asker, Vec<Stander>>,
-    /// Since when a name is free though somebody waits for it.
+    in_line: Vec<Waiter>,
+    /// The waiters that were ahead of an attempt when it sent its ACQUIRE.
+    before: BTreeMap<Attempt, Vec<Waiter>>,
+    /// Since when a name has been free though callers wait for it.
     pub idle_since: BTreeMap<usize, Nanos>,
-    /// Owner values as the nodes know them.
+    /// The owner values that the nodes see, by the library's own.
     aliases: HashMap<Box<[u8]>, Arc<[u8]>>,
-    /// How many leases went to one who stood in line.
+    /// The number of leases that went to a waiter in line.
     pub handed_over: u64,
-    /// How often it was looked at whether somebody was overtaken.
+    /// How often the order of the line was checked.
     pub orders_seen: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct InLine {
 }
 
 impl InLine {
-    /// A caller of this process waits for the name.
+    /// Registers a caller of this process that waits for the name.
     pub fn new(world: &Arc<World>, process: &Arc<Process>, name: usize) -> Self {
         let waiters = &mut *world.waiters();
         waiters.entered += 1;
@@ -69,15 +69,15 @@ impl Drop for InLine {
 }
 
 impl Waiters {
-    /// Whether anybody who runs waits in line for the name.
+    /// Whether a caller of a running process waits in line for the name.
     pub fn wait_for(&self, name: usize) -> bool {
         let mut callers = self.callers.values();
         callers.any(|(of, process)| *of == name && process.is_running())
     }
 
-    /// The owner value by which the nodes know an attempt. Those of the library are random,
-    /// and among equal tickets the smaller value is served first: the runs of a seed would
-    /// differ.
+    /// Replaces an owner value by the one that the nodes see. The library's owner values are
+    /// random, and of two equal tickets the one with the smaller owner value is served first.
+    /// Without the replacement, two runs of one seed would differ.
     pub fn alias(&mut self, owner: &[u8], seed: u64) -> Arc<[u8]> {
         if let Some(alias) = self.aliases.get(owner) {
             return Arc::clone(alias);
@@ -91,7 +91,7 @@ impl Waiters {
         alias
     }
 
-    /// A claim with this token and owner value is sent to a node.
+    /// Notes that a claim with this ticket and owner value is sent to a node.
     pub fn sent(
         &mut self,
         process: &Arc<Process>,
@@ -99,45 +99,45 @@ impl Waiters {
         verb: Verb,
         (ticket, owner): (u64, &Arc<[u8]>),
     ) {
-        let known = self.standers.iter().position(|s| s.owner == *owner);
+        let known = self.in_line.iter().position(|s| s.owner == *owner);
         match (verb, known) {
-            (Verb::Wait, None) => self.standers.push(Stander {
+            (Verb::Wait, None) => self.in_line.push(Waiter {
                 process: Arc::clone(process),
                 name,
                 ticket,
                 owner: Arc::clone(owner),
             }),
             (Verb::Release { .. }, Some(known)) => {
-                self.standers.swap_remove(known);
+                self.in_line.swap_remove(known);
             }
             _ => {}
         }
     }
 
-    /// Those who stand in line for the name with a smaller ticket, as far as their clients
-    /// go.
-    pub fn standing_before(&mut self, name: usize, ticket: u64) -> Vec<Stander> {
-        self.standers.retain(|stander| !stander.process.is_dead());
-        let standers = self.standers.iter();
-        let before = standers.filter(|s| s.name == name && s.ticket < ticket);
+    /// The claims in line for the name with a smaller ticket, as their clients see it.
+    pub fn standing_before(&mut self, name: usize, ticket: u64) -> Vec<Waiter> {
+        self.in_line.retain(|waiter| !waiter.process.is_dead());
+        let in_line = self.in_line.iter();
+        let before = in_line.filter(|s| s.name == name && s.ticket < ticket);
         before.cloned().collect()
     }
 
-    /// These stood in line on all nodes when this one asked for the lock.
-    pub fn note_before(&mut self, asker: Asker, before: Vec<Stander>) {
+    /// Notes that these claims stood in line on all nodes when this attempt sent its ACQUIRE.
+    pub fn note_before(&mut self, attempt: Attempt, before: Vec<Waiter>) {
         if !before.is_empty() {
             self.orders_seen += before.len() as u64;
-            self.before.insert(asker, before);
+            self.before.insert(attempt, before);
         }
     }
 
-    /// Somebody has got the lease: who stood before it when it asked.
-    pub fn granted(&mut self, asker: Asker) -> Vec<Stander> {
-        let (slot, life, name, ticket) = asker;
-        let stood = self.standers.iter().any(|s| {
+    /// An attempt has acquired the lease. Returns the claims that were ahead of it when it sent
+    /// its ACQUIRE.
+    pub fn granted(&mut self, attempt: Attempt) -> Vec<Waiter> {
+        let (slot, life, name, ticket) = attempt;
+        let stood = self.in_line.iter().any(|s| {
             (s.name, s.ticket) == (name, ticket) && (s.process.slot, s.process.life) == (slot, life)
         });
         self.handed_over += u64::from(stood);
-        self.before.remove(&asker).unwrap_or_default()
+        self.before.remove(&attempt).unwrap_or_default()
     }
 }

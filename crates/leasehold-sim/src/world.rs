@@ -1,4 +1,4 @@
-//! Everything of one run that its parts share.
+//! The state of a run that its parts share.
 
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,25 +20,25 @@ use crate::plan::Plan;
 use crate::process::Process;
 use crate::resource::Resource;
 use crate::server::{Reply, Request, Server};
-use crate::switchboard::{Channel, Telling};
+use crate::subscriptions::{Channel, Notification};
 use crate::sync::locked;
 use crate::waiters::Waiters;
 
-/// A run: its nodes, its processes, the network between them, and what happened.
+/// A run: its nodes, its processes, the network between them, and the record of what happened.
 pub struct World {
-    /// What the seed decided in advance.
+    /// What the seed determined in advance.
     pub plan: Plan,
-    /// The rule that is broken on purpose.
+    /// The planted bug, if any.
     pub bug: Option<Bug>,
-    /// What is due.
+    /// The events to come.
     pub agenda: Agenda,
-    /// What is left to chance.
+    /// The random numbers.
     pub dice: Dice,
-    /// Who is connected to whom.
+    /// The connections.
     pub network: Network,
     /// The nodes.
     pub servers: Vec<Server>,
-    /// What the leases protect.
+    /// The resources that the leases protect.
     pub resource: Resource,
     /// The processes that run now, by slot.
     pub processes: Mutex<Vec<Arc<Process>>>,
@@ -48,15 +48,15 @@ pub struct World {
     waiters: Mutex<Waiters>,
     channels: AtomicU64,
     calm: AtomicBool,
-    /// From when on all is well, if it stays calm.
+    /// From when on there are no effects of faults, if it stays calm.
     well_from: AtomicU64,
-    /// How many processes may yet be killed though it is calm.
+    /// How many more processes may be killed though it is calm.
     victims: AtomicUsize,
     winding_down: AtomicBool,
     probing: AtomicBool,
-    /// How many callers are at work.
+    /// The number of callers at work.
     busy: AtomicUsize,
-    /// How many of them only compete with the others.
+    /// How many of them are rivals, which only compete with the others.
     rivals: AtomicUsize,
 }
 
@@ -79,13 +79,13 @@ impl Drop for Busy {
 }
 
 impl World {
-    /// A world with nodes, and no process yet.
+    /// A world with nodes, and without processes.
     pub fn new(plan: Plan, bug: Option<Bug>, timeline: bool) -> Arc<Self> {
         let dice = Dice::new(plan.seed, 1);
         let mut journal = Journal::new(timeline);
         let skew_us = plan.constants.skew.as_micros() as i64;
         let servers = (0..plan.nodes).map(|_| {
-            // Nodes keep their clocks together, as the skew asks of them.
+            // The clocks of the nodes are close together, as the skew requires.
             let offset_us = dice.signed(-skew_us / 8, skew_us / 8);
             let most = plan.drift_ppm() as u64;
             let ppm = dice.pick(&[0, most, dice.between(0, most)]);
@@ -119,7 +119,7 @@ impl World {
         })
     }
 
-    /// Lets everything happen that is due until then, or until a promise is broken.
+    /// Runs all events until then, or until a promise is broken.
     pub fn run_until(self: &Arc<Self>, until: Nanos) {
         while !self.is_violated() {
             match self.agenda.next(until) {
@@ -145,7 +145,7 @@ impl World {
         self.journal().note(now, line);
     }
 
-    /// A fault struck.
+    /// Counts a fault.
     pub fn strike(&self, fault: Fault) {
         self.journal().strike(fault);
     }
@@ -155,86 +155,86 @@ impl World {
         self.calm.load(Ordering::Relaxed)
     }
 
-    /// No more faults from now on, or again.
+    /// Ends the faults, or allows them again.
     pub fn set_calm(&self, calm: bool) {
         self.calm.store(calm, Ordering::Relaxed);
-        self.unsettle(self.plan.longest_settling());
+        self.mark_unwell_for(self.plan.longest_settling());
     }
 
-    /// Whether all is well, and has been for so long that everybody has noticed.
+    /// Whether there have been no faults for so long that every process has noticed.
     pub fn is_well(&self) -> bool {
         self.is_calm() && self.agenda.now() >= self.well_from.load(Ordering::Relaxed)
     }
 
-    /// All is not well until so much time has passed.
-    pub fn unsettle(&self, span: Nanos) {
+    /// Marks the run as affected by faults until `span` has passed.
+    pub fn mark_unwell_for(&self, span: Nanos) {
         let from = self.agenda.now().saturating_add(span);
         self.well_from.fetch_max(from, Ordering::Relaxed);
     }
 
-    /// So many processes may be killed though it is calm.
+    /// Allows this many processes to be killed though it is calm.
     pub fn set_victims(&self, victims: usize) {
         self.victims.store(victims, Ordering::Relaxed);
     }
 
-    /// Whether another process may be killed; one fewer from then on, if it is calm.
+    /// Whether another process may be killed. If it is calm, allows one fewer from then on.
     pub fn take_victim(&self) -> bool {
         let one_fewer = |left: usize| left.checked_sub(1);
         let order = Ordering::Relaxed;
         !self.is_calm() || self.victims.fetch_update(order, order, one_fewer).is_ok()
     }
 
-    /// Who waits.
+    /// The waiters.
     pub fn waiters(&self) -> std::sync::MutexGuard<'_, Waiters> {
         locked(&self.waiters)
     }
 
-    /// A channel that nobody has yet.
+    /// A new channel.
     pub fn new_channel(&self) -> Channel {
         self.channels.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether a process of this label runs now.
+    /// Whether a process with this label runs now.
     pub fn is_alive(&self, label: Option<&str>) -> bool {
         let processes = locked(&self.processes);
         let mut alive = processes.iter().filter(|process| !process.is_dead());
         alive.any(|process| Some(&*process.label()) == label)
     }
 
-    /// Whether callers finish what they are at, and then stop.
+    /// Whether callers finish their current work, and then stop.
     pub fn is_winding_down(&self) -> bool {
         self.winding_down.load(Ordering::Relaxed)
     }
 
-    /// Callers stop from now on, or begin again.
+    /// Makes callers stop, or start again.
     pub fn set_winding_down(&self, winding_down: bool) {
         self.winding_down.store(winding_down, Ordering::Relaxed);
     }
 
-    /// Whether callers want every name, to see that all is well.
+    /// Whether callers acquire every name, to check that there are no effects of faults left.
     pub fn is_probing(&self) -> bool {
         self.probing.load(Ordering::Relaxed)
     }
 
-    /// Callers want every name from now on, or no longer.
+    /// Makes callers acquire every name, or ends that.
     pub fn set_probing(&self, probing: bool) {
         self.probing.store(probing, Ordering::Relaxed);
     }
 
-    /// One more caller is at work.
+    /// Counts a caller at work.
     pub fn busy(self: &Arc<Self>) -> Busy {
         self.busy.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(self))
     }
 
-    /// One more caller competes with the others.
+    /// Counts a rival at work.
     pub fn rival(self: &Arc<Self>) -> Rival {
         self.rivals.fetch_add(1, Ordering::Relaxed);
         Rival(self.busy())
     }
 
-    /// Whether any caller is at work that does not only compete with others.
-    pub fn has_rivalled(&self) -> bool {
+    /// Whether any caller is at work that is not a rival.
+    pub fn has_non_rivals(&self) -> bool {
         self.busy.load(Ordering::Relaxed) > self.rivals.load(Ordering::Relaxed)
     }
 
@@ -243,7 +243,7 @@ impl World {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// A claim is sent to a node. Returns its owner value as the nodes know it.
+    /// Notes that a claim is sent to a node. Returns its owner value as the nodes see it.
     pub fn asked(&self, process: &Arc<Process>, verb: Verb, claim: &Claim) -> Arc<[u8]> {
         let name = self.names.iter().position(|name| name == claim.name());
         let name = name.expect("callers use the names there are");
@@ -256,7 +256,7 @@ impl World {
         let key = (process.slot, process.life, name, claim.token());
         let asked = (verb, self.agenda.now());
         let new = match self.journal().asked.entry(key) {
-            // One that has waited asks for the lock.
+            // A claim that stood in line sends its ACQUIRE.
             Entry::Occupied(mut entry) if verb == Verb::Acquire && entry.get().0 != verb => {
                 entry.insert(asked);
                 true
@@ -269,13 +269,13 @@ impl World {
         };
         if new && self.is_well() {
             let mut before = self.waiters().standing_before(name, claim.token());
-            before.retain(|stander| order::stands_everywhere(self, stander));
+            before.retain(|waiter| order::stands_everywhere(self, waiter));
             self.waiters().note_before(key, before);
         }
         owner
     }
 
-    /// Somebody got a lease.
+    /// A caller has acquired a lease.
     pub fn granted(
         &self,
         process: &Arc<Process>,
@@ -299,39 +299,42 @@ impl World {
             journal.ledger.enter(process, name, token, lease, times)
         };
         self.check(Fact::Granted(id), Some(process));
-        if let Err(what) = order::nobody_overtaken(self, token, &before) {
+        if let Err(what) = order::no_waiter_overtaken(self, token, &before) {
             self.violate(order::PROMISE, what);
         }
         id
     }
 
-    /// A holder was told that its lease is lost.
-    pub fn told(&self, id: HoldingId) {
+    /// A holder was notified that its lease is lost.
+    pub fn loss_notified(&self, id: HoldingId) {
         let process = {
             let now = self.agenda.now();
             let journal = &mut *self.journal();
-            journal.ledger.told(id);
+            journal.ledger.loss_notified(id);
             let holding = journal.ledger.get(id);
             let (process, token) = (Arc::clone(&holding.process), holding.token);
             journal.note(now, || {
-                format!("{} is told that token {token} is lost", process.label())
+                format!(
+                    "{} is notified of the loss of token {token}",
+                    process.label()
+                )
             });
             process
         };
-        self.check(Fact::Told(id), Some(&process));
+        self.check(Fact::LossNotified(id), Some(&process));
     }
 
-    /// A holder has given its lease back, or is gone.
+    /// A holder has released its lease, or is dead.
     pub fn over(&self, id: HoldingId) {
         let now = self.agenda.now();
         let journal = &mut *self.journal();
         journal.ledger.over(id);
         let holding = journal.ledger.get(id);
         let (who, token) = (holding.process.label(), holding.token);
-        journal.note(now, || format!("{who} gives token {token} back"));
+        journal.note(now, || format!("{who} releases token {token}"));
     }
 
-    /// Shows a fact to all checkers.
+    /// Passes a fact to all checkers.
     pub fn check(&self, fact: Fact, process: Option<&Process>) {
         let now = self.agenda.now();
         let local = process.map(|process| process.clock.at(now));
@@ -343,13 +346,13 @@ impl World {
         });
     }
 
-    /// A promise that is checked at the end was broken.
+    /// Records a broken promise that is checked at the end.
     pub fn violate(&self, promise: &'static str, what: String) {
         let now = self.agenda.now();
         self.journal().violate(promise, now, what);
     }
 
-    /// Notes a node's answer.
+    /// Adds a node's answer to the timeline.
     pub fn trace_vote(&self, server: usize, request: &Request, reply: &Reply, late: bool) {
         let now = self.agenda.now();
         let journal = &mut *self.journal();
@@ -357,8 +360,10 @@ impl World {
             let late = if late { ", too late" } else { "" };
             let ask = match request {
                 Request::Ask(ask) => ask,
-                Request::Subscribe(_) => return format!("    n{server}: is listened to{late}"),
-                _ => return format!("    n{server}: shakes hands{late}"),
+                Request::Subscribe(_) => {
+                    return format!("    n{server}: subscribes a client{late}");
+                }
+                _ => return format!("    n{server}: answers a handshake{late}"),
             };
             let (verb, claim) = (ask.verb, &ask.claim);
             let said = match reply.bare() {
@@ -380,15 +385,20 @@ impl World {
         });
     }
 
-    /// Notes what a node tells one who waits.
-    pub fn trace_telling(&self, server: usize, process: &Process, telling: &Telling) {
+    /// Adds a notification to the timeline.
+    pub fn trace_notification(
+        &self,
+        server: usize,
+        process: &Process,
+        notification: &Notification,
+    ) {
         self.note(|| {
-            let Telling {
+            let Notification {
                 name, owner, news, ..
-            } = telling;
+            } = notification;
             let who = process.label();
             let ticket = leasehold::Holder::parse(owner).token.unwrap_or(0);
-            format!("    n{server}: tells {who} of {name} ticket {ticket}: {news:?}")
+            format!("    n{server}: notifies {who} about {name} ticket {ticket}: {news:?}")
         });
     }
 
@@ -397,7 +407,7 @@ impl World {
         Arc::clone(&locked(&self.processes)[slot])
     }
 
-    /// Takes everything apart, so that nothing of the run stays in memory.
+    /// Drops everything, so that nothing of the run stays in memory.
     pub fn clear(&self) {
         self.agenda.clear();
         let processes = std::mem::take(&mut *locked(&self.processes));

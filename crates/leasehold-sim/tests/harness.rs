@@ -1,15 +1,15 @@
-//! The harness is what it says: the same seed is the same run, every kind of fault strikes,
-//! leases are taken, and what is promised is kept.
+//! The simulator is deterministic, every kind of fault strikes, leases are acquired, and all
+//! promises are kept.
 
 use leasehold_sim::{Fault, Mode, batch, run};
 
 const SEEDS: std::ops::Range<u64> = 1..301;
 
 #[test]
-fn a_seed_is_a_run() {
+fn the_same_seed_gives_the_same_run() {
     for seed in [1, 2, 3, 19, 42, 269, 450] {
         let (first, second) = (run(seed, None, true), run(seed, None, true));
-        // To find the first line that differs is easier than to read two timelines.
+        // The first line that differs is easier to read than two timelines.
         let pairs = first.timeline.lines().zip(second.timeline.lines());
         for (line, again) in pairs {
             assert_eq!(line, again, "seed {seed}");
@@ -17,7 +17,7 @@ fn a_seed_is_a_run() {
         assert_eq!(first.timeline.len(), second.timeline.len(), "seed {seed}");
         assert_eq!(first.events, second.events, "seed {seed}");
         assert!(first.events > 100, "seed {seed}");
-        // And the timeline itself changes nothing.
+        // Recording the timeline does not change the run.
         assert_eq!(run(seed, None, false).events, first.events, "seed {seed}");
     }
 }
@@ -53,7 +53,7 @@ fn every_fault_strikes_and_every_promise_is_kept() {
         let orders = totals.orders_seen[mode as usize];
         assert!(orders > 10 * seeds, "{mode}: {orders} times");
         for fault in Fault::ALL {
-            // These break the assumptions of exclusion by themselves.
+            // These faults break the assumptions of exclusion by themselves.
             let allowed = mode == Mode::Beyond || !fault.is_beyond(true);
             let strikes = totals.faults[mode as usize].of(fault);
             assert_eq!(

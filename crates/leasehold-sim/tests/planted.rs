@@ -1,10 +1,10 @@
-//! The harness is checked: every planted bug is found, by the checker that should find it,
-//! within a stated number of seeds.
+//! The simulator finds every planted bug, with the checker that should find it, within a stated
+//! number of seeds.
 
 use leasehold_sim::{Bug, batch};
 
-/// A bug, the promises of which it must break one, and within how many seeds: five to ten
-/// times what it takes on average.
+/// A bug, the promises of which it must break at least one, and the number of seeds within which
+/// it must do so: five to ten times the average.
 const PLANTED: [(&str, &[&str], u64); 29] = [
     (
         "validity-from-reply",
@@ -66,7 +66,7 @@ fn every_planted_bug_is_found_in_time() {
 }
 
 /// The first seed at which the bug breaks one of the expected promises. It may break others
-/// on the way.
+/// before that.
 fn first_found(bug: Option<Bug>, within: u64, expected: impl Fn(&str) -> bool) -> Option<u64> {
     const AT_ONCE: u64 = 32;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,4 +1,4 @@
-//! What the conformance suite runs on.
+//! The deployments that the conformance suite runs on.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -15,20 +15,20 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One set of nodes, new for every case of the suite.
 ///
-/// Whoever writes a [`Node`](leasehold::node::Node) implements this for it and calls
-/// [`conformance!`](crate::conformance!).
+/// To test an implementation of [`Node`](leasehold::node::Node), implement this trait for it and
+/// call [`conformance!`](crate::conformance!).
 pub trait Deployment: Send + Sync {
-    /// A builder of clients of these nodes, which votes at once.
+    /// A builder for clients of these nodes. The nodes must vote at once.
     fn builder(&self) -> Builder;
 
-    /// Puts a lock on every node, as a program in another language would: a value of any
-    /// bytes, with or without a TTL.
+    /// Sets a lock on every node, as a program in another language would: a value of any bytes,
+    /// with or without a TTL.
     fn set_foreign(&self, name: &[u8], value: &[u8], ttl: Option<Duration>);
 
     /// The value of the lock on each node, where there is one.
     fn values(&self, name: &[u8]) -> Vec<Option<Vec<u8>>>;
 
-    /// Makes every node forget everything, as a restart without persistence does.
+    /// Makes every node lose its data, as a restart without persistence does.
     fn forget(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -36,9 +36,9 @@ pub trait Deployment: Send + Sync {
 pub struct Memory(MemoryNode);
 
 impl Memory {
-    /// A new one.
+    /// Creates a node.
     #[must_use]
-    #[allow(clippy::new_without_default)] // a deployment is made, not defaulted
+    #[allow(clippy::new_without_default)] // it creates nodes
     pub fn new() -> Self {
         Self(MemoryNode::new("memory"))
     }
@@ -62,18 +62,18 @@ impl Deployment for Memory {
     }
 }
 
-/// An embedded store in a file of its own, removed when dropped.
+/// An embedded store in a temporary file, which is removed when dropped.
 pub struct Local(TempDir);
 
 impl Local {
-    /// A new one.
+    /// Creates a store.
     #[must_use]
-    #[allow(clippy::new_without_default)] // a deployment is made, not defaulted
+    #[allow(clippy::new_without_default)] // it creates nodes
     pub fn new() -> Self {
         Self(TempDir::new())
     }
 
-    /// Where it is.
+    /// The path of the store.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.0.path().join("locks.db")
@@ -117,7 +117,7 @@ impl Deployment for Local {
 
     fn values(&self, name: &[u8]) -> Vec<Option<Vec<u8>>> {
         let now = Moment::now().saturating_duration_since(Moment::from_origin(Duration::ZERO));
-        // By the boot clock, as the store itself: tests run in one boot.
+        // By the boot clock, like the store itself: tests run within one boot.
         let value = self.sql().query_row(
             "SELECT owner FROM names WHERE name = ? AND
              (expires_boot_ns IS NULL OR clock IS NULL OR expires_boot_ns > ?)",
@@ -134,7 +134,7 @@ impl Deployment for Local {
     fn forget(&self) -> BoxFuture<'_, ()> {
         for end in ["", "-wal", "-shm"] {
             let file = format!("{}{end}", self.path().display());
-            // What is not there is forgotten already.
+            // A missing file has nothing to forget.
             let _ = std::fs::remove_file(file);
         }
         Box::pin(async {})
@@ -145,7 +145,7 @@ impl Deployment for Local {
 pub struct Redis(Mutex<Vec<RedisServer>>);
 
 impl Redis {
-    /// Starts so many.
+    /// Starts `count` servers.
     #[must_use]
     pub fn start(count: usize) -> Self {
         Self(Mutex::new(RedisServer::start_many(count)))

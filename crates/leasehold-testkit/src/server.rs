@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::{TempDir, until_stopped};
 
-/// How long a server may take to start. Machines are slow at times.
+/// How long a server may take to start on a slow machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running server. Killed, and its files removed, when dropped.
@@ -36,13 +36,14 @@ pub struct FrozenClock {
 }
 
 impl FrozenClock {
-    /// Shows this from now on, in microseconds since 1970.
+    /// Sets the clock, in microseconds since 1970.
     ///
     /// # Panics
-    /// If it cannot be set.
+    ///
+    /// If the clock cannot be set.
     pub fn set(&self, at_us: u64) {
         use std::os::unix::fs::FileExt;
-        let at_us = i64::try_from(at_us).expect("not so late");
+        let at_us = i64::try_from(at_us).expect("the time is in range");
         let written = self.file.write_all_at(&at_us.to_ne_bytes(), 0);
         written.expect("the clock is set");
     }
@@ -104,7 +105,7 @@ impl RedisServer {
             env,
             stopped: false,
         };
-        // Another process may take the free port first: try a few.
+        // Another process may take the free port first, so there are several attempts.
         for _ in 0..10 {
             server.port = free_port();
             if server.spawn() {
@@ -147,7 +148,7 @@ impl RedisServer {
         self.stopped = false;
     }
 
-    /// Starts it again, on the same port, after [`kill`](Self::kill).
+    /// Restarts the server on the same port, after [`kill`](Self::kill).
     ///
     /// # Panics
     /// If it does not start.
@@ -162,7 +163,7 @@ impl RedisServer {
         }
     }
 
-    /// SIGSTOP: the server is silent, its connections stay open.
+    /// Sends SIGSTOP: the server is silent, and its connections stay open.
     ///
     /// # Panics
     /// If it cannot be stopped.
@@ -174,13 +175,13 @@ impl RedisServer {
         self.stopped = true;
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&mut self) {
         self.signal("CONT");
         self.stopped = false;
     }
 
-    /// Sends one command and returns the raw reply, with odd bytes replaced.
+    /// Sends one command and returns the raw reply, with invalid UTF-8 replaced.
     ///
     /// # Panics
     /// If the server does not answer.
@@ -230,7 +231,7 @@ impl RedisServer {
         }
     }
 
-    /// Whether the server came up on its port.
+    /// Starts the process. Returns whether the server came up on its port.
     fn spawn(&mut self) -> bool {
         let log = std::fs::File::create(self.dir().join("server.log")).expect("a log file");
         // Valkey adds the time of the processor's own counter, which cannot be stopped.
@@ -275,8 +276,8 @@ impl RedisServer {
         false
     }
 
-    /// Whether the server on the port is this one, and not another's on the same port. A
-    /// server that asks for a password, or speaks TLS only, is taken at its word.
+    /// Whether the server on the port is this one, and not another process on the same port. A
+    /// server that requires a password or TLS is assumed to be this one.
     fn answers_as(&self, pid: u32) -> bool {
         if self.args.iter().any(|arg| arg.starts_with("--tls-")) {
             return TcpStream::connect(("127.0.0.1", self.port)).is_ok();
@@ -298,8 +299,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// What `LEASEHOLD_TEST_SERVER` names; or `redis-server`, or `valkey-server` where that is what
-/// there is.
+/// The program named by `LEASEHOLD_TEST_SERVER`, or else `redis-server`, or else `valkey-server`.
 fn server_program() -> OsString {
     if let Some(chosen) = std::env::var_os("LEASEHOLD_TEST_SERVER") {
         return chosen;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 /// Waits until a process that was sent SIGSTOP has stopped, with all its threads. The signal
-/// takes effect only when one of them handles it: until then the others go on, and on a busy
-/// machine that may be long.
+/// takes effect only when one thread handles it. Until then the others continue, which may take
+/// long on a busy machine.
 ///
-/// Where there is no `/proc` it returns at once.
+/// Without `/proc` it returns at once.
 ///
 /// # Panics
 /// If it does not stop within 30 s.
@@ -21,12 +21,12 @@ pub fn until_stopped(pid: u32) {
     }
 }
 
-/// Nothing if a thread ended as it was looked at.
+/// `None` if a thread ended during the check.
 fn is_stopped(pid: u32) -> Option<bool> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     for thread in threads {
         let stat = std::fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
-        // The name before it may have spaces and parentheses of its own.
+        // The name before it may contain spaces and parentheses.
         let (_, fields) = stat.rsplit_once(") ")?;
         if !fields.starts_with('T') {
             return Some(false);

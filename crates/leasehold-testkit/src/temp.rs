@@ -12,24 +12,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// Makes one.
+    /// Creates a directory.
     ///
     /// # Panics
-    /// If it cannot be made.
+    ///
+    /// If it cannot be created.
     #[must_use]
-    #[allow(clippy::new_without_default)] // it is made on disk, not defaulted
+    #[allow(clippy::new_without_default)] // it creates a directory
     pub fn new() -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("leasehold-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        // What a process with the same id left behind.
+        // A process with the same id may have left files behind.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).expect("a directory");
         Self(path)
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0

@@ -1,4 +1,4 @@
-//! The blocking facade, without a runtime in sight.
+//! The blocking facade, used without an async runtime.
 #![cfg(feature = "blocking")]
 
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn a_lease_is_renewed_while_the_program_computes() {
         .mutex("a")
         .with_options(|o| o.ttl(ttl).node_timeout(ttl));
     let lease = mutex.lock().expect("a lease");
-    // Real time: that is what is being tested.
+    // Real time, because that is what the test is about.
     std::thread::sleep(ttl * 3);
     assert!(lease.is_valid());
     assert!(client.mutex("a").try_lock().expect("no error").is_none());
@@ -70,7 +70,7 @@ fn a_lease_is_renewed_while_the_program_computes() {
 }
 
 #[test]
-fn loss_and_timeouts_are_told() {
+fn loss_and_timeouts_are_reported() {
     let client = Client::in_memory();
     let ttl = Duration::from_millis(300);
     let mutex = client
@@ -103,9 +103,9 @@ fn dropped_leases_are_drained_at_shutdown() {
     assert!(matches!(refused, Err(Error::ShutDown)), "{refused:?}");
 }
 
-/// Every public method of the async types has a blocking one of the same name.
+/// Every public method of the async types has a blocking counterpart of the same name.
 #[test]
-fn the_facade_has_everything() {
+fn the_facade_is_complete() {
     fn methods<'a>(source: &'a str, of: &str) -> Vec<&'a str> {
         let start = format!("\nimpl {of} {{");
         let blocks = source.split(start.as_str()).skip(1);
@@ -128,7 +128,7 @@ fn the_facade_has_everything() {
     ] {
         let (has, needs) = (methods(blocking, of), methods(source, of));
         assert!(needs.len() >= 3, "{needs:?}");
-        // There, a `Builder` is an argument.
+        // In the blocking API, a `Builder` is an argument.
         for method in needs.iter().filter(|method| **method != "builder") {
             assert!(has.contains(method), "blocking::{of} lacks `{method}`");
         }
@@ -136,7 +136,7 @@ fn the_facade_has_everything() {
 }
 
 #[test]
-fn it_waits_keeps_detaches_and_breaks() {
+fn the_facade_waits_keeps_detaches_and_breaks() {
     let client = Client::in_memory();
     let mutex = client.mutex("a");
     let lease = mutex.lock().expect("a lease");

@@ -1,5 +1,5 @@
-//! Thirty seconds of random kills, stops and restarts of five real servers, while eight
-//! contenders increment one counter through a fenced check. Nothing may be lost.
+//! For thirty seconds five real servers are killed, stopped and restarted at random, while eight
+//! contenders increment one counter through a fenced check. No increment may be lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,11 +9,11 @@ use leasehold::{Client, Error, Lease, Options};
 use leasehold_testkit::RedisServer;
 
 const TTL: Duration = Duration::from_secs(2);
-/// How long the servers are tormented.
+/// How long the faults last.
 const STORM: Duration = Duration::from_secs(30);
 
-/// A resource that checks tokens: it keeps the largest that it has seen and refuses a
-/// smaller one, **reads included**, atomically with the operation.
+/// A resource that checks tokens: it keeps the largest token seen and refuses a smaller one
+/// atomically with the operation, **reads included**.
 #[derive(Default)]
 struct Register {
     inner: std::sync::Mutex<(u64, u64)>,
@@ -47,15 +47,15 @@ struct Run {
     refused: AtomicU64,
     leases: AtomicU64,
     outages: AtomicU64,
-    /// The largest token of all leases that were had so far.
+    /// The largest token of any lease so far.
     largest: AtomicU64,
     over: AtomicBool,
 }
 
 #[test]
-fn nothing_is_lost_while_servers_die() {
+fn no_increment_is_lost_while_servers_die() {
     let seed = fastrand::u64(..);
-    println!("seed {seed} (of the torment; the servers have a mind of their own)");
+    println!("seed {seed} (of the faults; the servers' timing is not seeded)");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -74,13 +74,14 @@ async fn storm(mut random: fastrand::Rng) {
     }
     let start = Instant::now();
     while start.elapsed() < STORM {
-        torment(&mut servers, &mut random);
+        inject_fault(&mut servers, &mut random);
         tokio::time::sleep(Duration::from_millis(random.u64(20..500))).await;
     }
     for server in &mut servers {
         server.restart();
     }
-    // Progress after healing: once the guard is over, everybody gets the lock again.
+    // Progress after healing: once the restart guard has passed, every contender acquires the
+    // lock again.
     let before = run.leases.load(Ordering::SeqCst);
     let healed = Instant::now();
     while run.leases.load(Ordering::SeqCst) < before + 20 {
@@ -100,11 +101,11 @@ async fn storm(mut random: fastrand::Rng) {
         count(&run.outages)
     );
     assert_eq!(written, value, "lost updates");
-    assert!(written >= 20, "nothing was tried");
+    assert!(written >= 20, "too few increments were made");
 }
 
-/// Some mind the restart guard, as they should. Others vote at once: their exclusion is
-/// gone with a node's memory, and the fence must make up for it.
+/// Some clients observe the restart guard, as they should. The others use a restarted node at
+/// once: mutual exclusion is lost with a node's memory, and the fence must make up for it.
 fn client(servers: &[RedisServer], guarded: bool) -> Client {
     let options = Options::default()
         .ttl(TTL)
@@ -122,7 +123,7 @@ fn client(servers: &[RedisServer], guarded: bool) -> Client {
     builder.build().expect("a client")
 }
 
-fn torment(servers: &mut [RedisServer], random: &mut fastrand::Rng) {
+fn inject_fault(servers: &mut [RedisServer], random: &mut fastrand::Rng) {
     let victim = random.usize(..servers.len());
     let server = &mut servers[victim];
     match random.u8(..9) {
@@ -140,13 +141,13 @@ async fn contend(client: Client, number: u64, run: Arc<Run>) {
         let earlier = run.largest.load(Ordering::SeqCst);
         match mutex.lock_timeout(Duration::from_secs(1)).await {
             Ok(lease) => {
-                // A lease that began to be asked for after another was had has a larger
+                // A lease whose acquisition began after another lease was granted has a larger
                 // token, whatever happened to the servers.
                 assert!(lease.token() > earlier, "{} after {earlier}", lease.token());
                 run.largest.fetch_max(lease.token(), Ordering::SeqCst);
                 run.leases.fetch_add(1, Ordering::SeqCst);
                 increment(&lease, &run, &mut random).await;
-                // In every way in which a lease can end.
+                // The lease ends in every possible way.
                 match random.u8(..3) {
                     0 => drop(lease),
                     _ => drop(lease.release().await),
@@ -166,7 +167,7 @@ async fn increment(lease: &Lease, run: &Run, random: &mut fastrand::Rng) {
         run.refused.fetch_add(1, Ordering::SeqCst);
         return;
     };
-    // Sometimes for longer than the lease is good for, as after a pause.
+    // Sometimes the work takes longer than the lease is valid, as after a pause.
     let pause = match random.u8(..40) {
         0 => TTL.as_millis() as u64 + 500,
         _ => random.u64(..5),

@@ -1,9 +1,9 @@
-//! A dead or silent minority costs nothing: the median acquire with one or two of five
-//! servers killed or stopped stays within 1.5 × of the healthy median of the same run.
+//! A dead or silent minority costs nothing: with one or two of five servers killed or stopped,
+//! the median acquire stays within 1.5 × the healthy median of the same run.
 //!
-//! A ratio of medians of one run, alone in its test program. A machine that is busy
-//! elsewhere can upset a round, so a few are allowed; code that waits for the dead would
-//! miss in all of them, by far.
+//! The test compares medians of one run and is alone in its test program. Other load on the
+//! machine can disturb a round, so a few failed rounds are allowed. Code that waited for dead
+//! servers would fail in all of them, by far.
 
 use std::time::{Duration, Instant};
 
@@ -68,8 +68,8 @@ async fn ratio(fault: Fault) -> f64 {
     median(&client).await;
     let healthy = median(&client).await;
     fault.strike(&mut servers);
-    // The first acquire after the fault, too: at most one node timeout (250 ms), and
-    // a slow machine's allowance.
+    // The first acquire after the fault, too: at most one node timeout (250 ms), plus an
+    // allowance for slow machines.
     let start = Instant::now();
     drop(client.mutex("first").lock().await.expect("a majority"));
     assert!(

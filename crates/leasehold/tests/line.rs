@@ -1,28 +1,15 @@
-//! Standing in line on several nodes, on a paused clock: what the simulator found, told by
-//! itself.
+//! Waiting in line on several nodes, on a paused clock: regression tests for bugs that the
+//! simulator found.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::node::{Call, Claim, HANDED_OVER, Node, NodeError, Notifier, Verb, Vote, Watch};
-use leasehold::{Client, MemoryNode, Moment, Name, TimeSource};
+use leasehold::{Client, MemoryNode, Name, TimeSource};
+use leasehold_testkit::RuntimeClock;
 
-/// Time as the paused runtime has it.
-#[derive(Clone, Copy)]
-struct Paused(tokio::time::Instant);
-
-impl TimeSource for Paused {
-    fn now(&self) -> Moment {
-        Moment::from_origin(Duration::from_secs(1_000) + self.0.elapsed())
-    }
-
-    fn unix_us(&self) -> u64 {
-        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
-    }
-}
-
-/// A node whose answers take a while, which counts what it is asked, and which may go away.
+/// A node that answers after a delay, counts its requests, and can become unreachable.
 #[derive(Clone)]
 struct Far {
     node: MemoryNode,
@@ -73,27 +60,27 @@ impl Node for Far {
     }
 }
 
-fn memory(clock: Paused, count: usize) -> Vec<MemoryNode> {
+fn memory(clock: RuntimeClock, count: usize) -> Vec<MemoryNode> {
     let node = |n| MemoryNode::with_time_source(format!("n{n}"), Arc::new(clock));
     (0..count).map(node).collect()
 }
 
-fn client(clock: Paused, nodes: &[MemoryNode]) -> Client {
+fn client(clock: RuntimeClock, nodes: &[MemoryNode]) -> Client {
     client_of(clock, nodes.iter().cloned())
 }
 
-fn client_of<N: Node>(clock: Paused, nodes: impl Iterator<Item = N>) -> Client {
+fn client_of<N: Node>(clock: RuntimeClock, nodes: impl Iterator<Item = N>) -> Client {
     let builder = Client::builder().time_source(clock).without_restart_guard();
     let builder = nodes.fold(builder, |builder, node| builder.custom_node(node));
     builder.build().expect("a client")
 }
 
-/// Seed 42 of its time: who had waited, and got the lease from a majority, gave it back only
-/// where it had been granted. Where it had not, its place in the line stayed, and the lock was
-/// reserved for it, again and again, until it was taken for dead.
+/// Simulator seed 42: a waiter that acquired the lease on a majority released it only on the
+/// nodes that had granted it. On the other nodes its place in the line remained, and the lock was
+/// reserved for it again and again until the node dropped it as silent.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_waited_for_is_given_back_everywhere() {
-    let clock = Paused(tokio::time::Instant::now());
+async fn a_waiters_lease_is_released_on_every_node() {
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, 3);
     let far: Vec<_> = nodes.iter().map(|node| Far::new(node, 1)).collect();
     let mut builder = Client::builder().time_source(clock).without_restart_guard();
@@ -101,13 +88,13 @@ async fn a_lease_that_was_waited_for_is_given_back_everywhere() {
         builder = builder.custom_node(node.clone());
     }
     let (one, two) = (client(clock, &nodes), builder.build().expect("a client"));
-    // So that there are tokens to give.
+    // Time must pass before there are tokens to issue.
     tokio::time::sleep(Duration::from_secs(20)).await;
     let held = one.mutex("a").lock().await.expect("a lease");
     let mutex = two.mutex("a");
     let waiting = tokio::spawn(async move { mutex.lock().await });
     tokio::time::sleep(Duration::from_secs(1)).await;
-    // Another library has the lock of one node.
+    // A client of another library holds the lock on one node.
     let name = Name::new("a").expect("a name");
     nodes[2].set(&name, b"foreign", None);
     held.release().await;
@@ -119,12 +106,12 @@ async fn a_lease_that_was_waited_for_is_given_back_everywhere() {
     assert_eq!(releases(), before.map(|count| count + 1));
 }
 
-/// Seed 89 of its time: a majority was away, and the nodes that were left said "your turn" to
-/// every question. Those answers came late, each that told nothing new made another question,
-/// and there were more of them each time.
+/// Simulator seed 89: a majority was unreachable, and the remaining nodes answered "your turn" to
+/// every WAIT. Each late answer without news caused another request, so the number of requests
+/// grew without bound.
 #[tokio::test(start_paused = true)]
-async fn answers_that_tell_nothing_new_do_not_make_more_questions() {
-    let clock = Paused(tokio::time::Instant::now());
+async fn an_answer_without_news_does_not_cause_another_request() {
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, 7);
     let waits = Arc::new(AtomicUsize::new(0));
     let (gone, here) = (Arc::new(AtomicBool::new(false)), Arc::default());
@@ -151,13 +138,13 @@ async fn answers_that_tell_nothing_new_do_not_make_more_questions() {
     held.release().await;
     let before = waits.load(Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(20)).await;
-    // Each node about ten times a second, which is how often one asks who is told nothing.
+    // A waiter without notifications polls each node about ten times a second.
     let asked = waits.load(Ordering::SeqCst) - before;
     assert!((300..1_200).contains(&asked), "asked {asked} times");
     waiting.abort();
 }
 
-/// A node that extends nothing, and counts how often it is asked for the lock.
+/// A node that refuses every EXTEND and counts the ACQUIRE requests.
 #[derive(Clone)]
 struct Rigid {
     node: MemoryNode,
@@ -192,9 +179,10 @@ impl Node for Rigid {
     }
 }
 
-/// One who holds the lock, one who waits for it and has asked `ago`, and the waiter's lease.
-async fn handed_over(ago: Duration, renewal: bool) -> (Paused, Rigid, leasehold::Lease) {
-    let clock = Paused(tokio::time::Instant::now());
+/// A holder releases the lock to a waiter whose last WAIT was sent `ago` earlier. Returns the
+/// waiter's lease.
+async fn handed_over(ago: Duration, renewal: bool) -> (RuntimeClock, Rigid, leasehold::Lease) {
+    let clock = RuntimeClock::start();
     let node = MemoryNode::with_time_source("n", Arc::new(clock));
     let rigid = Rigid {
         node: node.clone(),
@@ -223,13 +211,18 @@ async fn handed_over(ago: Duration, renewal: bool) -> (Paused, Rigid, leasehold:
     (clock, rigid, lease)
 }
 
-/// Rule: the validity of a lease that is handed over counts from the last moment at which the
-/// waiter knew that it was not granted yet; and it is extended at once, or soon lost.
+/// Rule: the validity of a lease that was handed over counts from the last moment at which the
+/// waiter knew that the lock was not granted yet. The lease is then extended at once, or soon
+/// lost.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_handed_over_counts_from_the_last_question() {
+async fn a_lease_that_is_handed_over_counts_from_the_last_request() {
     let ago = Duration::from_millis(700);
     let (_, rigid, lease) = handed_over(ago, true).await;
-    assert_eq!(rigid.acquires.load(Ordering::SeqCst), 0, "nobody has asked");
+    assert_eq!(
+        rigid.acquires.load(Ordering::SeqCst),
+        0,
+        "no ACQUIRE was sent"
+    );
     let (left, most) = (lease.remaining(), HANDED_OVER - ago);
     assert!(
         left < most && left > most - Duration::from_millis(50),
@@ -237,21 +230,25 @@ async fn a_lease_that_is_handed_over_counts_from_the_last_question() {
     );
     let since = tokio::time::Instant::now();
     lease.lost().await;
-    assert!(since.elapsed() < left, "it is told before the deadline");
+    assert!(
+        since.elapsed() < left,
+        "the loss is reported before the deadline"
+    );
 }
 
-/// Nobody would extend it: so it is asked for, and has its TTL.
+/// Without renewal nothing would extend the lease, so the waiter sends an ACQUIRE and gets the
+/// whole TTL.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_nobody_renews_is_not_handed_over() {
+async fn a_lease_without_renewal_is_not_handed_over() {
     let (_, rigid, lease) = handed_over(Duration::from_millis(700), false).await;
     assert_eq!(rigid.acquires.load(Ordering::SeqCst), 1);
     assert!(lease.remaining() > Duration::from_secs(29));
 }
 
-/// Where nodes extend it, it has its TTL in a moment.
+/// Where the nodes accept the EXTEND, the lease has its whole TTL at once.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_handed_over_is_extended_soon() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, 1);
     let (one, two) = (client(clock, &nodes), client(clock, &nodes));
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -268,7 +265,7 @@ async fn a_lease_that_is_handed_over_is_extended_soon() {
     assert!(lease.remaining() > Duration::from_secs(29));
 }
 
-/// A node at the end of a long line: messages take `way` in each direction and stay in order.
+/// A node far away: messages take `way` in each direction and stay in order.
 struct Distant {
     node: MemoryNode,
     calls: Pipe<Call>,
@@ -277,7 +274,7 @@ struct Distant {
 
 type Answered = (Call, Result<Vote, NodeError>);
 
-/// Delivers what is put in after a while, in order.
+/// Delivers each item after a delay, in order.
 struct Pipe<T>(
     tokio::sync::mpsc::UnboundedSender<(tokio::time::Instant, T)>,
     Duration,
@@ -338,10 +335,11 @@ impl Node for Distant {
     }
 }
 
-/// What a client `way` away from `nodes` gets in 15 s while `rivals` near clients take the lock
-/// for a millisecond each, again and again: how many leases, and the longest wait.
+/// Runs a client at distance `way` from `nodes` for 15 s, while `rivals` nearby clients hold the
+/// lock for a millisecond each, again and again. Returns how many leases the far client got, and
+/// its longest wait.
 async fn far_among_near(nodes: usize, way: Duration, rivals: usize) -> (usize, Duration) {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, nodes);
     let far = client_of(clock, nodes.iter().map(|node| Distant::new(node, way)));
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -368,10 +366,11 @@ async fn far_among_near(nodes: usize, way: Duration, rivals: usize) -> (usize, D
     (leases, longest)
 }
 
-/// How far away a near client is.
+/// The distance of a nearby client.
 const NEAR: Duration = Duration::from_micros(100);
 
-/// A far client's ticket was overtaken each time while its request travelled: it got nothing.
+/// A far client's ticket used to be overtaken each time while its request travelled, so it never
+/// acquired the lock.
 #[tokio::test(start_paused = true)]
 async fn a_far_client_gets_a_contended_lock() {
     for (nodes, way_ms, rivals) in [(1, 40, 3), (1, 120, 10), (3, 40, 3), (5, 120, 10)] {
@@ -383,7 +382,7 @@ async fn a_far_client_gets_a_contended_lock() {
     }
 }
 
-/// A node that says what it is asked, and once that a waiter's ticket was overtaken.
+/// A node that records its requests, and reports once that a waiter's ticket was overtaken.
 #[derive(Clone)]
 struct Overtaking {
     node: MemoryNode,
@@ -412,9 +411,9 @@ impl Node for Overtaking {
     }
 }
 
-/// What a waiter whose ticket is overtaken asks of its node then.
+/// The requests that a waiter sends after its ticket was overtaken.
 async fn asked_when_overtaken() -> Vec<(Verb, u64)> {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes = memory(clock, 1);
     let node = Overtaking {
         node: nodes[0].clone(),
@@ -438,7 +437,7 @@ async fn asked_when_overtaken() -> Vec<(Verb, u64)> {
 }
 
 /// Rule: a waiter joins with its new ticket before it leaves its old place, and takes the lowest
-/// ticket that can win. Those behind it would be served in between.
+/// ticket that can win. Otherwise the waiters behind it would be served in between.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_is_overtaken_joins_again_before_it_leaves() {
     let asked = asked_when_overtaken().await;
@@ -447,14 +446,15 @@ async fn a_waiter_that_is_overtaken_joins_again_before_it_leaves() {
     let verbs: Vec<_> = asked.iter().map(|(verb, _)| *verb).collect();
     assert_eq!(verbs[..3], [wait, wait, release], "{asked:?}");
     assert_eq!(asked[2].1, ticket, "{asked:?}");
-    // Above the fence by a millisecond, which is what it may move by; far below the clock.
+    // A millisecond above the fence, which is how far a token may move it, and far below the
+    // clock.
     let lead = asked[1].1 - ticket;
     assert!((160..2_000).contains(&lead), "{asked:?}");
 }
 
 #[cfg(feature = "planted-bugs")]
 #[tokio::test(start_paused = true)]
-async fn the_order_of_joining_and_leaving_is_seen() {
+async fn the_test_detects_leaving_before_joining() {
     use leasehold::planted::{Bug, plant};
     plant(Some(Bug::LeavesBeforeItJoins));
     let asked = asked_when_overtaken().await;
@@ -464,7 +464,7 @@ async fn the_order_of_joining_and_leaving_is_seen() {
 
 #[cfg(feature = "planted-bugs")]
 #[tokio::test(start_paused = true)]
-async fn a_far_client_without_a_lead_gets_nothing() {
+async fn without_a_lead_a_far_client_never_gets_the_lock() {
     use leasehold::planted::{Bug, plant};
     plant(Some(Bug::NoLead));
     let (leases, _) = far_among_near(1, Duration::from_millis(40), 3).await;

@@ -1,4 +1,4 @@
-//! Nodes that people write: the contract, and what becomes of nodes that strain it.
+//! Custom nodes: the contract of the trait, and how the library handles nodes that strain it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::node::{Call, Node, NodeError, Verb, Vote};
 use leasehold::{Client, Error, Released, Story};
 
-/// A node that answers on the spot, as its closure says.
+/// A node that answers at once, with the result of its closure.
 struct Scripted<F>(F);
 
 impl<F> Node for Scripted<F>
@@ -32,7 +32,7 @@ fn client(answer: impl Fn(Verb) -> Result<Vote, NodeError> + Send + Sync + 'stat
         .expect("a client")
 }
 
-/// Runs on a thread of its own, so that a deadlock is found and not just waited for.
+/// Runs the test on a separate thread, so that a deadlock fails instead of hanging.
 fn within_a_minute(test: impl AsyncFnOnce() + Send + 'static) {
     let (done, wait) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -41,16 +41,16 @@ fn within_a_minute(test: impl AsyncFnOnce() + Send + 'static) {
             .build()
             .expect("a runtime")
             .block_on(test());
-        done.send(()).expect("somebody waits");
+        done.send(()).expect("the test waits");
     });
     wait.recv_timeout(Duration::from_secs(60))
-        .expect("it ends, and ends well");
+        .expect("the test ends in time and without a panic");
 }
 
-/// A node may answer within `submit`, also with an error: the janitor, which then has to
-/// ask again, must not be in its own way.
+/// A node may answer within `submit`, even with an error. The janitor, which must then retry,
+/// must not deadlock.
 #[test]
-fn a_release_that_fails_on_the_spot_is_repeated() {
+fn a_release_that_fails_at_once_is_retried() {
     within_a_minute(async || {
         let releases = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&releases);
@@ -69,9 +69,9 @@ fn a_release_that_fails_on_the_spot_is_repeated() {
     });
 }
 
-/// A release that a node never confirms is given up when the lock has expired by itself.
+/// The janitor stops retrying a release that a node never confirms once the lock has expired.
 #[test]
-fn a_release_is_not_repeated_for_ever() {
+fn a_release_is_not_retried_for_ever() {
     within_a_minute(async || {
         let client = client(|verb| match verb {
             Verb::Release { .. } => Err(NodeError::Refused {
@@ -82,15 +82,15 @@ fn a_release_is_not_repeated_for_ever() {
         let ttl = Duration::from_millis(300);
         let mutex = client.mutex("a").with_options(|o| o.ttl(ttl));
         let lease = mutex.lock().await.expect("granted");
-        // Unconfirmed, but it was held to the end as far as anybody knows.
+        // The release is unconfirmed, but as far as is known the lock was held to the end.
         assert_eq!(lease.release().await, Released::Released);
         assert_eq!(client.shutdown(Duration::from_secs(30)).await, 0);
     });
 }
 
-/// A call that is dropped is answered: by an error.
+/// Dropping a call answers it with an error.
 #[tokio::test]
-async fn a_dropped_call_is_an_answer() {
+async fn a_dropped_call_is_answered_with_an_error() {
     struct Forgetful;
     impl Node for Forgetful {
         fn label(&self) -> &str {
@@ -127,10 +127,10 @@ async fn a_future_that_hangs_is_cut_off() {
     );
 }
 
-/// A node that says yes to everything but grants nothing of use is only as good as its
-/// votes: those of another verb do not count.
+/// A node that accepts everything but answers with the vote of another verb: such votes do not
+/// count.
 #[tokio::test]
-async fn a_vote_for_something_else_does_not_count() {
+async fn a_vote_for_another_verb_does_not_count() {
     let client = client(|verb| match verb {
         Verb::Acquire => Ok(Vote::Released { held: true }),
         _ => Ok(Vote::Granted),
@@ -139,10 +139,10 @@ async fn a_vote_for_something_else_does_not_count() {
     assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
 }
 
-/// A client that is overtaken again and again stops asking for a larger token: others are quicker,
-/// so the lock is contended.
+/// A client that is overtaken again and again stops asking for a larger token. Other clients are
+/// faster, so the lock counts as contended.
 #[tokio::test]
-async fn nodes_that_want_ever_larger_tokens_are_not_asked_for_ever() {
+async fn a_client_stops_asking_for_ever_larger_tokens() {
     let fence = AtomicUsize::new(1);
     let client = client(move |verb| match verb {
         Verb::Acquire => {

@@ -1,39 +1,21 @@
-//! What takes long, on a paused clock: days pass in a moment, and to the millisecond.
+//! Long-running behaviour on a paused clock: days pass in a moment, with millisecond precision.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::node::{Call, Node, NodeError};
 use leasehold::{Client, Error, LockState, MemoryNode, Moment, Options, Released, TimeSource};
-
-/// Time as the paused runtime has it.
-struct Paused(tokio::time::Instant);
-
-impl Paused {
-    fn new() -> Self {
-        Self(tokio::time::Instant::now())
-    }
-}
-
-impl TimeSource for Paused {
-    fn now(&self) -> Moment {
-        Moment::from_origin(Duration::from_secs(1_000) + self.0.elapsed())
-    }
-
-    fn unix_us(&self) -> u64 {
-        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
-    }
-}
+use leasehold_testkit::RuntimeClock;
 
 fn client() -> (Client, MemoryNode) {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
-    let builder = Client::builder().time_source(Paused::new());
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
+    let builder = Client::builder().time_source(RuntimeClock::start());
     let client = builder.custom_node(node.clone()).build();
     (client.expect("a client"), node)
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewal_goes_on_for_days() {
+async fn a_lease_is_renewed_for_days() {
     let (client, _) = client();
     let lease = client.mutex("a").lock().await.expect("a lease");
     let token = lease.token();
@@ -43,7 +25,7 @@ async fn renewal_goes_on_for_days() {
         assert!(client.mutex("a").try_lock().await.unwrap().is_none());
     }
     assert_eq!(lease.release().await, Released::Released);
-    // Days without use: the fence is gone, and tokens grow all the same.
+    // After days without use the fence has expired. Tokens must grow all the same.
     tokio::time::sleep(Duration::from_secs(100 * 3600)).await;
     let lease = client.mutex("a").lock().await.expect("a lease");
     assert!(lease.token() > token);
@@ -56,16 +38,17 @@ async fn an_unrenewed_lease_is_lost_to_the_millisecond() {
     let start = tokio::time::Instant::now();
     let lease = mutex.lock().await.expect("a lease");
     lease.lost().await;
-    // 10 s − 1 % − 2 ms of drift, and told 100 ms before that.
-    let told = start.elapsed();
+    // The lease is valid for 10 s − 1 % − 2 ms of drift. The loss is reported 100 ms before that.
+    let notified_after = start.elapsed();
     assert!(
-        (Duration::from_millis(9_798)..=Duration::from_millis(9_800)).contains(&told),
-        "{told:?}"
+        (Duration::from_millis(9_798)..=Duration::from_millis(9_800)).contains(&notified_after),
+        "{notified_after:?}"
     );
-    // Another can have it at 10 s, not before.
+    // Another client can acquire the lock at 10 s, not before.
     let next = client.mutex("a").lock_timeout(Duration::from_secs(9)).await;
     let next = next.expect("a lease");
-    // (The loss gave it back, so it came sooner here; its token is larger.)
+    // (The holder released the lock when the lease was lost, so it is free earlier here. The
+    // token is larger.)
     assert!(next.token() > lease.token());
 }
 
@@ -87,7 +70,7 @@ async fn max_hold_ends_a_lease_to_the_millisecond() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn min_hold_keeps_the_name_for_its_time() {
+async fn min_hold_keeps_the_name_taken_for_its_duration() {
     let (client, node) = client();
     let day = Duration::from_secs(24 * 3600);
     let mutex = client.mutex("a").with_options(|o| o.min_hold(day));
@@ -105,7 +88,8 @@ fn six_attempts(options: Options) -> Options {
     options.attempts(6).retry_delay(DELAY)
 }
 
-/// As users of other libraries expect: six attempts, 200 ms apart, take a second at least.
+/// As users of other libraries expect, six attempts with a delay of 200 ms take at least a
+/// second.
 #[tokio::test(start_paused = true)]
 async fn attempts_are_a_retry_delay_apart() {
     let (client, _) = client();
@@ -129,9 +113,9 @@ async fn attempts_are_a_retry_delay_apart() {
     }
 }
 
-/// A call that counts its attempts stands in line between them.
+/// A call with a limited number of attempts stands in line between them.
 #[tokio::test(start_paused = true)]
-async fn a_call_with_attempts_gets_its_turn_at_once() {
+async fn a_call_with_limited_attempts_gets_its_turn_at_once() {
     let (client, _) = client();
     tokio::time::sleep(Duration::from_secs(20)).await;
     let held = client.mutex("a").lock().await.expect("a lease");
@@ -151,8 +135,8 @@ async fn a_call_with_attempts_gets_its_turn_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_is_not_cut_short_by_attempts() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
-    let builder = Client::builder().time_source(Paused::new());
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
+    let builder = Client::builder().time_source(RuntimeClock::start());
     let builder = builder.options(six_attempts(Options::default()));
     let client = builder.custom_node(node).build().expect("a client");
     let _held = client.mutex("a").lock().await.expect("a lease");
@@ -174,15 +158,15 @@ async fn a_timeout_is_not_cut_short_by_attempts() {
     assert!(start.elapsed() >= 2 * long, "{:?}", start.elapsed());
 }
 
-/// All attempts are made in an outage, too, whatever `outage_patience` says.
+/// All attempts are made during an outage, too, whatever `outage_patience` is.
 #[tokio::test(start_paused = true)]
-async fn attempts_ride_out_an_outage() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+async fn all_attempts_are_made_during_an_outage() {
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
     let flaky = Arc::new(Flaky {
         node,
         down: true.into(),
     });
-    let builder = Client::builder().time_source(Paused::new());
+    let builder = Client::builder().time_source(RuntimeClock::start());
     let client = builder.custom_node(Handle(Arc::clone(&flaky))).build();
     let client = client.expect("a client");
     let start = tokio::time::Instant::now();
@@ -198,7 +182,7 @@ async fn attempts_ride_out_an_outage() {
     );
 }
 
-/// Passes calls on, except while it is down.
+/// Forwards calls, except while it is down.
 struct Flaky {
     node: MemoryNode,
     down: std::sync::atomic::AtomicBool,
@@ -219,20 +203,20 @@ impl Node for Handle {
     }
 }
 
-/// A failed renewal changes nothing; the next one that works saves the lease.
+/// A failed renewal does not affect the lease, and the next successful one keeps it alive.
 #[tokio::test(start_paused = true)]
 async fn an_outage_shorter_than_the_lease_is_survived() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
     let down = false.into();
     let flaky = Arc::new(Flaky { node, down });
-    let builder = Client::builder().time_source(Paused::new());
+    let builder = Client::builder().time_source(RuntimeClock::start());
     let client = builder.custom_node(Handle(Arc::clone(&flaky))).build();
     let client = client.expect("a client");
     let set_down = |down| flaky.down.store(down, std::sync::atomic::Ordering::SeqCst);
 
     let lease = client.mutex("a").lock().await.expect("a lease");
     for outage in [3_000, 6_000] {
-        // The last renewal was at most 3.3 s ago, and the lease is good for 9.8 s from it.
+        // The last renewal was at most 3.3 s ago, and the lease is valid for 9.8 s from it.
         tokio::time::sleep(Duration::from_millis(3_400)).await;
         set_down(true);
         let before = lease.deadline();
@@ -240,7 +224,7 @@ async fn an_outage_shorter_than_the_lease_is_survived() {
         assert_eq!(
             lease.deadline(),
             before,
-            "a failed renewal changed something"
+            "a failed renewal changed the lease"
         );
         assert!(lease.is_valid());
         set_down(false);
@@ -248,14 +232,14 @@ async fn an_outage_shorter_than_the_lease_is_survived() {
         assert!(lease.is_valid() && lease.deadline() > before);
         tokio::time::sleep(Duration::from_millis(3_333)).await;
     }
-    // And one that is longer is not.
+    // A longer outage is not survived.
     set_down(true);
     lease.lost().await;
     assert!(!lease.is_valid());
     assert_eq!(lease.release().await, Released::WasLost);
 }
 
-/// Passes calls on after a while, as a network does.
+/// Forwards calls after a delay, as a network does.
 struct Distant(MemoryNode);
 
 impl Node for Distant {
@@ -273,7 +257,7 @@ impl Node for Distant {
 }
 
 /// A wall clock that is ten days behind.
-struct Behind(Paused);
+struct Behind(RuntimeClock);
 
 impl TimeSource for Behind {
     fn now(&self) -> Moment {
@@ -285,13 +269,14 @@ impl TimeSource for Behind {
     }
 }
 
-/// A name that a node does not know has a fence that goes on with the node's clock. A client
-/// whose own clock is further behind than that has to overtake it (found by the simulator).
+/// For a name that it does not know, a node assumes a fence that advances with its clock. A
+/// client whose own clock is further behind than that must move its token above the fence (found
+/// by the simulator).
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_days_behind_costs_a_round_trip_and_not_the_lease() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(Paused::new()));
+    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
     tokio::time::sleep(Duration::from_secs(48 * 3600)).await;
-    let builder = Client::builder().time_source(Behind(Paused::new()));
+    let builder = Client::builder().time_source(Behind(RuntimeClock::start()));
     let client = builder
         .custom_node(Distant(node))
         .build()
@@ -303,7 +288,7 @@ async fn a_clock_that_is_days_behind_costs_a_round_trip_and_not_the_lease() {
     assert!(took <= Duration::from_millis(4 * 6), "{took:?}");
 }
 
-/// A node that answers no survey within a minute.
+/// A node that does not answer a survey within a minute.
 struct Silent;
 
 impl Node for Silent {
@@ -323,12 +308,12 @@ impl Node for Silent {
     }
 }
 
-/// A silent node is waited for only while its answer could change the outcome. On a paused
-/// clock: the time that passes is the time that was slept.
+/// An inspection waits for a silent node only while its answer could change the outcome. The
+/// clock is paused, so the time that passes is the time that was slept.
 #[tokio::test(start_paused = true)]
 async fn a_silent_minority_does_not_delay_an_inspection() {
     let client = |silent: usize| {
-        let mut builder = Client::builder().time_source(Paused::new());
+        let mut builder = Client::builder().time_source(RuntimeClock::start());
         for node in 0..3 {
             builder = match node < silent {
                 true => builder.custom_node(Silent),

@@ -1,5 +1,5 @@
-//! Tasks of one process that want the same name: one place in the line, and a claim that is
-//! passed on from task to task.
+//! Tasks of one process that wait for the same name: they share one place in the line, and pass
+//! one claim on from task to task.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use leasehold::{
 };
 use tokio::task::JoinHandle;
 
-/// A node that counts what it is asked, and is out of order when told so.
+/// A node that counts its requests and can be switched off.
 #[derive(Clone)]
 struct Counted {
     node: MemoryNode,
@@ -71,10 +71,10 @@ impl Node for Counted {
     }
 }
 
-/// A task that waits in this process: `lock` has been called and has not returned.
+/// A task that waits in this process: it has called `lock`, which has not returned.
 async fn waiting(mutex: Mutex) -> JoinHandle<Result<Lease, Error>> {
     let waiter = tokio::spawn(async move { mutex.lock().await });
-    // Polled once, it is in the queue: the runtime has one thread.
+    // The runtime has one thread, so after one poll the task is in the queue.
     tokio::task::yield_now().await;
     assert!(!waiter.is_finished());
     waiter
@@ -84,9 +84,9 @@ async fn lease(waiter: JoinHandle<Result<Lease, Error>>) -> Lease {
     waiter.await.expect("no panic").expect("a lease")
 }
 
-async fn until(what: &str, so: impl Fn() -> bool) {
+async fn eventually(what: &str, condition: impl Fn() -> bool) {
     let waiting = async {
-        while !so() {
+        while !condition() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -94,7 +94,7 @@ async fn until(what: &str, so: impl Fn() -> bool) {
     assert!(waited.is_ok(), "never: {what}");
 }
 
-/// A clock that stands still: however slow the machine is, no time passes.
+/// A clock that stands still: no time passes, however slow the machine is.
 struct Still(Moment, u64);
 
 impl TimeSource for Still {
@@ -108,7 +108,7 @@ impl TimeSource for Still {
 }
 
 #[tokio::test]
-async fn a_claim_is_passed_on_without_asking_and_with_a_larger_token() {
+async fn a_claim_is_passed_on_without_a_request_and_with_a_larger_token() {
     let node = Counted::new();
     let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let unix_us = u64::try_from(unix.expect("after 1970").as_micros()).expect("small");
@@ -120,18 +120,19 @@ async fn a_claim_is_passed_on_without_asking_and_with_a_larger_token() {
     assert_eq!(held.release().await, Released::Released);
     let next = lease(next).await;
     assert_eq!(next.token(), token + 1);
-    assert_eq!(node.acquires(), before, "no node was asked");
+    assert_eq!(node.acquires(), before, "no ACQUIRE was sent");
     assert!(next.is_valid());
-    // It is a lease like any other: extended, detached, and given back.
+    // It is a lease like any other: it can be extended, detached and released.
     next.extend().await.expect("extended");
     let detached = next.detach().await.expect("held");
-    assert_eq!(detached.token(), token + 1, "the token that it has used");
+    assert_eq!(detached.token(), token + 1, "the token of the lease");
     let released = detached.release().await.expect("a majority");
     assert_eq!(released, Released::Released);
     assert!(node.is_free());
 }
 
-/// Others must get their turn: not more often than there are tokens in a block.
+/// Other processes must get their turn: a claim is passed on at most as often as there are tokens
+/// in a block.
 #[tokio::test]
 async fn a_claim_is_not_passed_on_for_ever() {
     let node = Counted::new();
@@ -150,12 +151,12 @@ async fn a_claim_is_not_passed_on_for_ever() {
         last = lease.token();
         lease.release().await;
     }
-    assert!(last >= first + 32, "three claims at least");
+    assert!(last >= first + 32, "at least three claims");
     assert!(node.is_free());
 }
 
 #[tokio::test]
-async fn who_has_gone_away_is_passed_over() {
+async fn a_waiter_that_left_is_skipped() {
     let node = Counted::new();
     let client = node.client();
     let held = client.mutex("a").lock().await.expect("free");
@@ -165,36 +166,36 @@ async fn who_has_gone_away_is_passed_over() {
     assert!(gone.await.is_err());
     held.release().await;
     lease(next).await.release().await;
-    // Nobody is left: what is passed on to nobody is given back.
+    // When no waiter is left to pass the claim on to, it is released.
     let held = client.mutex("a").lock().await.expect("free");
     let gone = waiting(client.mutex("a")).await;
     gone.abort();
     assert!(gone.await.is_err());
     drop(held);
-    until("given back", || node.is_free()).await;
+    eventually("released", || node.is_free()).await;
     let again = client.mutex("a").lock().await.expect("free");
     again.release().await;
 }
 
-/// A task that hears of its turn and is cancelled before it can take it.
+/// A task is notified of its turn and cancelled before it can take it.
 #[tokio::test]
-async fn a_turn_that_nobody_takes_goes_on() {
+async fn a_turn_that_is_not_taken_goes_to_the_next_waiter() {
     let node = Counted::new();
     let client = node.client();
     let held = client.mutex("a").lock().await.expect("free");
     let gone = waiting(client.mutex("a")).await;
     let next = waiting(client.mutex("a")).await;
-    // The claim is on its way to the task when that is aborted.
+    // The claim is on its way to the task when the task is aborted.
     drop(held);
     gone.abort();
     let _ = gone.await;
     lease(next).await.release().await;
-    until("given back", || node.is_free()).await;
+    eventually("released", || node.is_free()).await;
 }
 
-/// A lease that is lost stands in nobody's way, though its guard is still there.
+/// A lost lease does not block the other tasks, though its guard still exists.
 #[tokio::test]
-async fn the_turn_of_a_lost_lease_is_over() {
+async fn a_lost_lease_does_not_block_other_tasks() {
     let node = Counted::new();
     let client = node.client();
     let short = |o: Options| o.ttl(Duration::from_millis(300)).without_renewal();
@@ -206,7 +207,7 @@ async fn the_turn_of_a_lost_lease_is_over() {
 }
 
 #[tokio::test]
-async fn a_claim_with_other_options_is_given_back() {
+async fn a_claim_with_other_options_is_released() {
     let node = Counted::new();
     let client = node.client();
     let held = client.mutex("a").lock().await.expect("free");
@@ -214,15 +215,12 @@ async fn a_claim_with_other_options_is_given_back() {
     let next = waiting(labelled).await;
     let token = held.token();
     held.release().await;
-    assert!(
-        lease(next).await.token() >= token + 16,
-        "a claim of its own"
-    );
+    assert!(lease(next).await.token() >= token + 16, "a separate claim");
 }
 
-/// `min_hold` keeps the name taken: for those of the same process, too.
+/// `min_hold` keeps the name taken for tasks of the same process, too.
 #[tokio::test]
-async fn min_hold_is_not_passed_over() {
+async fn min_hold_also_applies_within_the_process() {
     let node = Counted::new();
     let client = node.client();
     let least = Duration::from_millis(300);
@@ -235,9 +233,9 @@ async fn min_hold_is_not_passed_over() {
     assert!(started.elapsed() >= least);
 }
 
-/// One after the other they would each ride the outage out by themselves.
+/// Otherwise each waiter would wait out the outage separately, one after the other.
 #[tokio::test]
-async fn all_hear_of_an_outage_at_the_same_time() {
+async fn an_outage_is_reported_to_all_waiters_at_once() {
     let node = Counted::new();
     let client = node.client();
     let patience = Duration::from_millis(400);
@@ -255,13 +253,13 @@ async fn all_hear_of_an_outage_at_the_same_time() {
     }
     let lasted = started.elapsed();
     assert!(lasted >= patience && lasted < patience * 25, "{lasted:?}");
-    // And when it is over, it is over.
+    // When the outage ends, the lock can be acquired again.
     node.broken.store(0, Ordering::SeqCst);
     drop(client.mutex("a").lock().await.expect("a lease"));
 }
 
 #[tokio::test]
-async fn who_waits_here_gives_up_in_time_and_says_who_was_in_the_way() {
+async fn a_local_waiter_times_out_and_names_the_holder() {
     let client = Counted::new().client();
     let _held = client.mutex("a").lock().await.expect("free");
     let wait = Duration::from_millis(100);

@@ -1,42 +1,28 @@
-//! Answers that come late, on a paused clock: what they may count for, and what must be
-//! cleaned up after them.
+//! Late answers, on a paused clock: whether they count, and what must be cleaned up after them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::node::{Call, Node, NodeError, Verb};
-use leasehold::{Client, Error, Loss, MemoryNode, Moment, Name, Options, TimeSource};
+use leasehold::{Client, Error, Loss, MemoryNode, Name, Options, TimeSource};
+use leasehold_testkit::RuntimeClock;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Time as the paused runtime has it.
-#[derive(Clone, Copy)]
-struct Paused(tokio::time::Instant);
-
-impl TimeSource for Paused {
-    fn now(&self) -> Moment {
-        Moment::from_origin(self.0.elapsed())
-    }
-
-    fn unix_us(&self) -> u64 {
-        1_800_000_000_000_000 + self.0.elapsed().as_micros() as u64
-    }
-}
-
-/// A node behind a slow line: requests arrive at once, answers take their time.
+/// A node on a slow connection: requests arrive at once, answers are delayed.
 #[derive(Clone)]
 struct Slow {
     node: MemoryNode,
-    /// For ACQUIRE and for EXTEND.
+    /// The delays of ACQUIRE and EXTEND.
     delays: Arc<Mutex<(Duration, Duration)>>,
     released: Arc<AtomicBool>,
-    /// It cannot be reached.
+    /// Whether the node is unreachable.
     down: Arc<AtomicBool>,
 }
 
 impl Slow {
-    fn new(clock: Paused, acquire: Duration) -> Self {
+    fn new(clock: RuntimeClock, acquire: Duration) -> Self {
         Self {
             node: MemoryNode::with_time_source("slow", Arc::new(clock)),
             delays: Arc::new(Mutex::new((acquire, Duration::ZERO))),
@@ -91,9 +77,9 @@ fn patient(options: Options) -> Options {
     options.node_timeout(8 * SECOND)
 }
 
-async fn client(clock: Paused, nodes: &[Slow]) -> Client {
-    // Tokens must be above the floor and within the cap: between them lies the time since
-    // the nodes were made.
+async fn client(clock: RuntimeClock, nodes: &[Slow]) -> Client {
+    // A token must lie between the floor and the cap. The distance between them is the time since
+    // the nodes were created.
     tokio::time::sleep(Duration::from_millis(1)).await;
     let builder = Client::builder().time_source(clock).without_restart_guard();
     let builder = nodes
@@ -102,10 +88,10 @@ async fn client(clock: Paused, nodes: &[Slow]) -> Client {
     builder.build().expect("a client")
 }
 
-/// `validity = ttl − elapsed − drift`, from before the first byte was sent.
+/// `validity = ttl − elapsed − drift`, counted from before the first byte was sent.
 #[tokio::test(start_paused = true)]
 async fn a_slow_grant_is_a_shorter_lease() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let node = Slow::new(clock, 3 * SECOND);
     let client = client(clock, std::slice::from_ref(&node)).await;
     let before = clock.now();
@@ -119,10 +105,10 @@ async fn a_slow_grant_is_a_shorter_lease() {
     assert_eq!(lease.deadline(), before + Duration::from_millis(9_898));
 }
 
-/// The same for an EXTEND.
+/// The same for EXTEND.
 #[tokio::test(start_paused = true)]
 async fn a_slow_extend_counts_from_its_own_send() {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let node = Slow::new(clock, Duration::ZERO);
     let client = client(clock, std::slice::from_ref(&node)).await;
     let mutex = client
@@ -136,10 +122,10 @@ async fn a_slow_extend_counts_from_its_own_send() {
     assert_eq!(lease.deadline(), before + Duration::from_millis(9_898));
 }
 
-/// Past the deadline the lease is lost, whatever a server says later.
+/// After the deadline the lease is lost, whatever a server answers later.
 #[tokio::test(start_paused = true)]
-async fn an_extend_that_is_answered_too_late_saves_nothing() {
-    let clock = Paused(tokio::time::Instant::now());
+async fn an_extend_that_is_answered_too_late_does_not_save_the_lease() {
+    let clock = RuntimeClock::start();
     let node = Slow::new(clock, Duration::ZERO);
     let client = client(clock, std::slice::from_ref(&node)).await;
     let mutex = client
@@ -152,19 +138,20 @@ async fn an_extend_that_is_answered_too_late_saves_nothing() {
     let outcome = lease.extend().await;
     assert!(matches!(outcome, Err(Error::Lost { .. })), "{outcome:?}");
     assert_eq!(lease.deadline(), deadline);
-    // The node did extend it; that is given back, not left to the TTL.
+    // The node did extend the lock. The client releases it instead of letting it expire.
     tokio::time::sleep(SECOND).await;
     assert!(!node.holds("a"));
 }
 
-/// A failed attempt gives back what it got, and what it gets after it has failed.
+/// A failed attempt releases the grants that it received, including those that arrive after the
+/// failure.
 #[tokio::test(start_paused = true)]
-async fn what_a_failed_attempt_was_granted_is_given_back() {
-    let clock = Paused(tokio::time::Instant::now());
+async fn the_grants_of_a_failed_attempt_are_released() {
+    let clock = RuntimeClock::start();
     let nodes: Vec<_> = [0, 0, 0, 0, 5]
         .map(|seconds| Slow::new(clock, seconds * SECOND))
         .to_vec();
-    // Others hold three of five; of the two that are free, one answers late.
+    // Other clients hold three of five nodes. Of the two free nodes, one answers late.
     for node in &nodes[..3] {
         node.node.set(&Name::new("a").unwrap(), b"others", None);
     }
@@ -175,15 +162,16 @@ async fn what_a_failed_attempt_was_granted_is_given_back() {
     assert!(!nodes[3].holds("a") && !nodes[4].holds("a"));
     assert!(nodes[3].released.load(Ordering::SeqCst));
     assert!(nodes[4].released.load(Ordering::SeqCst));
-    // Where it was refused, nothing needs to be given back, and nothing was taken away.
+    // Where a node refused, there is nothing to release, and the other holder keeps its lock.
     assert!(!nodes[0].released.load(Ordering::SeqCst));
     assert!(nodes[..3].iter().all(|node| node.holds("a")));
 }
 
-/// A straggler of an attempt that was won belongs to the lease: released with the rest.
+/// A late grant of a successful attempt belongs to the lease and is released with it.
 #[tokio::test(start_paused = true)]
-async fn a_straggler_is_released_with_the_rest() {
-    let clock = Paused(tokio::time::Instant::now());
+async fn a_late_grant_is_released_with_the_lease() {
+    let clock = RuntimeClock::start();
+    let start = clock.now();
     let nodes: Vec<_> = [0, 0, 5]
         .map(|seconds| Slow::new(clock, seconds * SECOND))
         .to_vec();
@@ -195,18 +183,18 @@ async fn a_straggler_is_released_with_the_rest() {
         .await
         .unwrap();
     assert!(
-        clock.now() < Moment::from_origin(SECOND),
-        "it waited for the slow one"
+        clock.now() < start + SECOND,
+        "the acquire waited for the slow node"
     );
     assert!(nodes.iter().all(|node| node.holds("a")));
     lease.release().await;
     assert!(nodes.iter().all(|node| !node.holds("a")));
 }
 
-/// A grant that comes when nothing of the lease is left is no lease, and is given back.
+/// A grant that arrives when the validity has run out makes no lease, and is released.
 #[tokio::test(start_paused = true)]
-async fn a_grant_at_the_very_end_is_no_lease() {
-    let clock = Paused(tokio::time::Instant::now());
+async fn a_grant_that_arrives_after_the_validity_is_no_lease() {
+    let clock = RuntimeClock::start();
     let node = Slow::new(clock, Duration::from_millis(9_899));
     let client = client(clock, std::slice::from_ref(&node)).await;
     let mutex = client
@@ -218,10 +206,10 @@ async fn a_grant_at_the_very_end_is_no_lease() {
     assert!(!node.holds("a") && node.released.load(Ordering::SeqCst));
 }
 
-/// How and when a lease of 10 s is lost that two of three nodes have forgotten, one of which
-/// answers late, while the third cannot be reached.
+/// Two of three nodes have forgotten a lease of 10 s, one of these answers late, and the third
+/// node is unreachable. Returns how and when the lease is lost.
 async fn taken_away_during_an_outage() -> (Option<Loss>, Duration) {
-    let clock = Paused(tokio::time::Instant::now());
+    let clock = RuntimeClock::start();
     let nodes: Vec<_> = [0, 0, 0].map(|_| Slow::new(clock, Duration::ZERO)).to_vec();
     let client = client(clock, &nodes).await;
     let lease = client.mutex("a").lock().await.unwrap();
@@ -235,9 +223,9 @@ async fn taken_away_during_an_outage() -> (Option<Loss>, Duration) {
     (lease.loss(), took)
 }
 
-/// One node refuses the renewal and another fails before the third has answered, which decides.
+/// One node refuses the renewal and another one fails before the third, whose answer decides.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_taken_away_is_lost_at_once_though_a_node_fails() {
+async fn a_lease_that_a_majority_forgot_is_lost_at_once_though_a_node_fails() {
     let (loss, took) = taken_away_during_an_outage().await;
     assert_eq!(loss, Some(Loss::TakenAway));
     assert!(took < Duration::from_millis(3_500), "{took:?}");
@@ -245,7 +233,7 @@ async fn a_lease_that_was_taken_away_is_lost_at_once_though_a_node_fails() {
 
 #[cfg(feature = "planted-bugs")]
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_is_decided_too_early_is_seen() {
+async fn the_test_detects_a_renewal_that_is_decided_too_early() {
     use leasehold::planted::{Bug, plant};
     plant(Some(Bug::DecidesTooEarly));
     let (loss, took) = taken_away_during_an_outage().await;
@@ -254,11 +242,11 @@ async fn a_renewal_that_is_decided_too_early_is_seen() {
     assert!(took > 9 * SECOND, "{took:?}");
 }
 
-/// The same for an extend that the holder asks for, and for a release.
+/// The same for an explicit `extend`, and for a release.
 #[tokio::test(start_paused = true)]
 async fn an_extend_and_a_release_wait_for_the_answers_that_decide() {
     for extends in [true, false] {
-        let clock = Paused(tokio::time::Instant::now());
+        let clock = RuntimeClock::start();
         let nodes: Vec<_> = [0, 0, 0].map(|_| Slow::new(clock, Duration::ZERO)).to_vec();
         let client = client(clock, &nodes).await;
         let lease = client.mutex("a").lock().await.unwrap();

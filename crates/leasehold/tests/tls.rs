@@ -1,4 +1,4 @@
-//! `rediss://`, with certificates made for the occasion by the `openssl` program.
+//! `rediss://`, with certificates that the test makes with the `openssl` program.
 #![cfg(feature = "tls")]
 
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ fn openssl(dir: &Path, args: &[&str]) {
 }
 
 #[tokio::test]
-async fn tls_is_checked_both_ways() {
+async fn client_and_server_check_certificates() {
     let certificates = Certificates::make();
     let port = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -103,7 +103,7 @@ async fn tls_is_checked_both_ways() {
             .connect_timeout(Duration::from_secs(10))
     };
     let ca = || certificates.read("ca.pem");
-    // An authority that the client does not know, and then no certificate to show.
+    // First an authority that the client does not know, then a client without a certificate.
     for builder in [builder(), builder().tls_root_certificate(ca())] {
         let refused = builder.connect().await;
         let Err(Error::Invalid(Invalid::Node { error, .. })) = &refused else {

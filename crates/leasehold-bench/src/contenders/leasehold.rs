@@ -1,12 +1,12 @@
-//! leasehold with its defaults: fenced, renewed in the background. And without fencing.
+//! leasehold with its defaults (fenced, renewed in the background), and without fencing.
 
 use ::leasehold::{Client, Lease, Options, Released};
 
 use super::Lock;
 use crate::TTL;
 
-/// Thousands connect at once, to a server that shares the processors with them. This is not what
-/// is measured, so one that finds it too busy tries again.
+/// Thousands of clients connect at once, to a server on the same processors. Connecting is not
+/// measured, so a client that finds the server too busy tries again.
 const TRIES: usize = 10;
 
 #[derive(Clone)]
@@ -30,7 +30,7 @@ impl Leasehold {
             let client = Client::builder()
                 .nodes(urls)
                 .options(options.clone().ttl(TTL))
-                // The servers are new: there is nothing that they could have forgotten.
+                // The servers are new, so they have no memory to lose.
                 .assume_fresh()
                 .connect()
                 .await;

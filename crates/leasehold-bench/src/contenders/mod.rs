@@ -1,4 +1,4 @@
-//! What is measured: each takes and gives back locks by name.
+//! The measured clients. Each acquires and releases locks by name.
 
 mod leasehold;
 mod raw;
@@ -11,21 +11,21 @@ pub(crate) use self::raw::Raw;
 use self::rslock::Rslock;
 use crate::peers::Peer;
 
-/// A lock client. Generic code is written against this trait, so that no contender pays
-/// for dynamic dispatch or a boxed future.
+/// A lock client. The code is generic over this trait, so that no contender pays for dynamic
+/// dispatch or a boxed future.
 pub(crate) trait Lock: Clone + Send + Sync + 'static {
-    /// What proves that the lock is held.
+    /// The proof that the lock is held.
     type Held: Send;
 
-    /// The fencing token, of those that have one.
+    /// The fencing token, if the client has one.
     fn token(_: &Self::Held) -> Option<u64> {
         None
     }
 
-    /// Takes the lock of this name.
+    /// Acquires the lock of this name.
     fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, String>> + Send;
 
-    /// Gives it back, and waits until that is confirmed as far as the client does.
+    /// Releases it, and waits for the confirmation if the client does.
     fn release(
         &self,
         name: &str,
@@ -33,30 +33,30 @@ pub(crate) trait Lock: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// Which client, and how it is set up.
+/// The client, and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Two commands and nothing else.
+    /// Two commands only.
     Raw,
     /// rslock as `LockManager::new` makes it.
     Rslock,
     /// rslock with `TCP_NODELAY`.
     RslockNodelay,
-    /// rslock with `TCP_NODELAY` that tries again after at most 2 ms.
+    /// rslock with `TCP_NODELAY` and a retry delay of at most 2 ms.
     Rslock2Ms,
     /// The same with 5 ms. Which is better depends on the number of nodes.
     Rslock5Ms,
     Leasehold,
     /// leasehold without fencing.
     LeaseholdUnfenced,
-    /// What no lock can surpass: one round trip after each hold, and nobody else.
+    /// The upper bound for any lock: one round trip after each hold, without other contenders.
     Ideal,
-    /// A program of its own.
+    /// A separate program.
     Peer(&'static Peer),
 }
 
 impl Kind {
-    /// Those of this process that are measured without contention.
+    /// The contenders in this process that are measured without contention.
     pub(crate) const UNCONTENDED: [Self; 5] = [
         Self::Raw,
         Self::Rslock,
@@ -79,8 +79,8 @@ impl Kind {
         }
     }
 
-    /// What the names of this contender's locks start with. All have the same length, so
-    /// that none sends longer requests; and no contender can run into a lock of another.
+    /// The prefix of this contender's lock names. All have the same length, so that no contender
+    /// sends longer requests, and no contender meets a lock of another.
     pub(crate) fn prefix(self) -> char {
         match self {
             Self::Raw => 'a',
@@ -90,12 +90,12 @@ impl Kind {
             Self::LeaseholdUnfenced => 'g',
             Self::Rslock2Ms => 'e',
             Self::Rslock5Ms => 'f',
-            // They take no locks here; peers choose their names themselves.
+            // These acquire no locks here, and peers choose their own names.
             Self::Ideal | Self::Peer(_) => 'z',
         }
     }
 
-    /// Connects, inside of the runtime that the contender is going to be measured on.
+    /// Connects, on the runtime that the contender is measured on.
     pub(crate) async fn connect(self, urls: &[String]) -> Result<Contender, String> {
         Ok(match self {
             Self::Raw | Self::Ideal => Contender::Raw(Raw::connect(urls).await?),
@@ -107,7 +107,7 @@ impl Kind {
             Self::LeaseholdUnfenced => {
                 Contender::Leasehold(Leasehold::without_fencing(urls).await?)
             }
-            Self::Peer(peer) => return Err(format!("{} is a program of its own", peer.label)),
+            Self::Peer(peer) => return Err(format!("{} is a separate program", peer.label)),
         })
     }
 }
@@ -120,7 +120,7 @@ pub(crate) enum Contender {
     Leasehold(Leasehold),
 }
 
-/// Does the same with whatever client it is, compiled for each.
+/// Runs the same code with any client, compiled for each.
 macro_rules! with_lock {
     ($contender:expr, $lock:ident => $work:expr) => {
         match $contender {
@@ -132,7 +132,7 @@ macro_rules! with_lock {
 }
 pub(crate) use with_lock;
 
-/// A client of one server with `TCP_NODELAY`, as leasehold makes it too.
+/// A client of one server with `TCP_NODELAY`, which leasehold sets, too.
 fn client_with_nodelay(url: &str) -> Result<redis::Client, String> {
     use redis::IntoConnectionInfo;
     let info = url.into_connection_info().map_err(|e| e.to_string())?;

@@ -1,6 +1,6 @@
-//! The least that a lock client can do: `SET NX PX`, and a script that compares and
-//! deletes. No fencing, no renewal, no timeouts, no clean-up. On several nodes it asks
-//! all at once and goes on at the majority.
+//! The least that a lock client can do: `SET NX PX`, and a script that compares and deletes. It
+//! has no fencing, renewal, timeouts or clean-up. On several nodes it sends all requests at once
+//! and continues at the majority.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::TTL;
 const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                        return redis.call('DEL', KEYS[1]) else return 0 end";
 
-/// More than all tasks of a scenario have under way. A request that finds the channel
-/// full is not sent until there is room, and never if the majority is faster.
+/// More than all tasks of a scenario have under way. A request that finds the channel full is not
+/// sent until there is room, and never if the majority is faster.
 const FAN_OUT_BUFFER: usize = 4096;
 
 #[derive(Clone)]
@@ -27,7 +27,8 @@ pub(crate) struct Raw {
 
 impl Raw {
     pub(crate) async fn connect(urls: &[String]) -> Result<Self, String> {
-        // The response timeout is a timer per request: what the client crate costs most.
+        // The response timeout needs a timer per request, which is the largest cost of the client
+        // crate.
         let mut config = AsyncConnectionConfig::new().set_response_timeout(None);
         if urls.len() > 1 {
             config = config.set_pipeline_buffer_size(FAN_OUT_BUFFER);
@@ -52,13 +53,13 @@ impl Raw {
         })
     }
 
-    /// Asks for nothing, and waits until a majority has answered.
+    /// Sends a command without effect, and waits until a majority has answered.
     pub(crate) async fn round_trip(&self) -> Result<(), String> {
         let pong = Value::SimpleString("PONG".into());
         self.carry(&redis::cmd("PING"), pong).await
     }
 
-    /// Sends a command everywhere and waits until a majority has answered `yes`.
+    /// Sends a command to all nodes and waits until a majority has answered `yes`.
     async fn carry(&self, command: &Cmd, yes: Value) -> Result<(), String> {
         if let [node] = &*self.nodes {
             let answer = node.clone().send_packed_command(command).await;
@@ -67,8 +68,8 @@ impl Raw {
                 other => Err(format!("{other:?}")),
             };
         }
-        // All are polled, and so sent, before the first can have answered. A dropped
-        // one's reply is skipped by the connection.
+        // All requests are polled, and so sent, before the first can have been answered. The
+        // connection skips the reply to a dropped request.
         let mut answers: FuturesUnordered<_> = self
             .nodes
             .iter()

@@ -1,4 +1,4 @@
-//! rslock 0.10. Its connections answer or fail within 500 ms, which cannot be set.
+//! rslock 0.10. Its response timeout is 500 ms, which cannot be changed.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ pub(crate) struct Rslock {
 }
 
 impl Rslock {
-    /// As its documentation shows. Connects when the first lock is taken.
+    /// As in its documentation. It connects when the first lock is acquired.
     pub(super) fn by_default(urls: &[String]) -> Self {
         Self {
             manager: LockManager::new(urls.to_vec()),
         }
     }
 
-    /// With `TCP_NODELAY`, the one setting beside its retries that a user can choose. (Its
-    /// retries play no part where nobody contends.)
+    /// With `TCP_NODELAY`, the only setting apart from its retries that a user can choose.
+    /// (Without contention, retries do not matter.)
     pub(super) fn with_nodelay(urls: &[String]) -> Result<Self, String> {
         let clients = urls.iter().map(|url| client_with_nodelay(url));
         Ok(Self {
@@ -29,8 +29,8 @@ impl Rslock {
         })
     }
 
-    /// With `TCP_NODELAY` and random waits of at most so long between attempts. It tries for
-    /// ever anyway; more attempts only save it a new value.
+    /// With `TCP_NODELAY` and random delays of at most `delay_ms` between attempts. It tries for
+    /// ever in any case. A larger number of attempts only saves it a new value.
     pub(super) fn with_retries(urls: &[String], delay_ms: u64) -> Result<Self, String> {
         let mut rslock = Self::with_nodelay(urls)?;
         rslock

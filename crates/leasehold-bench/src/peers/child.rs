@@ -1,4 +1,4 @@
-//! Programs that are run for a time, and cut off if they take longer.
+//! Runs programs with a time limit.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -8,22 +8,23 @@ use super::{GRACE, Peer, Settings};
 use crate::TTL;
 use crate::tally::Tally;
 
-/// How often is looked whether a program has ended. It costs next to nothing.
+/// How often to check whether a program has ended. The check costs almost nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// What a peer is to do.
+/// The work of a peer.
 #[derive(Clone, Copy)]
 pub(crate) enum Work {
-    /// Each task takes and gives back its own lock.
+    /// Each task acquires and releases a separate lock.
     Pairs { tasks: usize },
-    /// All want the same lock, each over a connection of its own.
+    /// All tasks contend for the same lock, each over a separate connection.
     Contend { tasks: usize, hold: Duration },
 }
 
-/// Has a peer's program work for so long.
+/// Runs a peer's program for one turn.
 ///
 /// # Errors
-/// If it hangs, and was cut off; if it fails; or if it does not say what it did.
+///
+/// If it hangs and was killed, if it fails, or if it does not report its figures.
 pub(crate) fn turn(
     peer: &Peer,
     urls: &[String],
@@ -54,9 +55,9 @@ pub(crate) fn turn(
     Tally::parse(last)
 }
 
-/// Runs a program to its end, or kills it at the limit. What it wrote to its output.
+/// Runs a program to its end, or kills it at the limit. Returns its output.
 ///
-/// The output has to fit into a pipe: it is read when the program has ended.
+/// The output must fit into a pipe: it is read after the program has ended.
 pub(super) fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let name = name.rsplit('/').next().unwrap_or_default().to_owned();
@@ -82,7 +83,7 @@ pub(super) fn run(command: &mut Command, limit: Duration) -> Result<String, Stri
     }
 }
 
-/// Kills and reaps. That it has ended by itself meanwhile is no error.
+/// Kills and reaps the program. It is not an error if it has ended meanwhile.
 fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
@@ -96,8 +97,8 @@ fn output(child: &mut Child) -> String {
     said
 }
 
-/// The last line of what the program complained about; of one that complains on its output
-/// (Maven does), the first.
+/// The last line of the program's standard error, or else the first line of its output (Maven
+/// reports errors there).
 fn complaint(child: &mut Child) -> String {
     let mut said = String::new();
     if let Some(stderr) = &mut child.stderr {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_why() {
+    fn a_failure_contains_the_reason() {
         let ended = run(&mut shell("echo broken >&2; exit 3"), GRACE);
         let why = ended.unwrap_err();
         assert!(why.contains("3") && why.contains("broken"), "{why}");

@@ -1,4 +1,4 @@
-//! Makes the peers' programs ready to run, in `out/peers`: nothing is installed elsewhere.
+//! Builds the peers' programs in `out/peers`. Nothing is installed elsewhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::child;
 /// Longer than a slow network and a slow compiler take.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// What a peer runs on. Its program's sources are in the directory of its name.
+/// The platform of a peer. The sources of its program are in the directory of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Toolchain {
     Rust,
@@ -33,8 +33,8 @@ impl Toolchain {
         }
     }
 
-    /// The number of the database that its clients use, on the same servers as everyone. Two
-    /// clients of different languages give their keys the same names, and choke on them.
+    /// The number of the database that its clients use on the common servers. Two clients of
+    /// different languages use the same key names, and fail on each other's keys.
     pub(super) fn database(self) -> u8 {
         match self {
             Self::Rust => 1,
@@ -45,7 +45,7 @@ impl Toolchain {
         }
     }
 
-    /// Where its program and packages are installed.
+    /// The directory of its program and packages.
     fn home(self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("out/peers")
@@ -104,7 +104,7 @@ impl Toolchain {
             }
             Self::Jvm => {
                 let mut command = Command::new("java");
-                // Its second compiler is still at work when a turn is over.
+                // Its second compiler would still be running at the end of a turn.
                 command.args(["-XX:TieredStopAtLevel=1", "-cp", "target/classes:lib/*"]);
                 command.arg("Harness").current_dir(home);
                 command
@@ -113,10 +113,11 @@ impl Toolchain {
     }
 }
 
-/// Installs unless the same sources are installed already.
+/// Installs the program, unless the same sources are installed already.
 ///
 /// # Errors
-/// Why it cannot be had, in one line.
+///
+/// The reason in one line.
 pub(super) fn install(toolchain: Toolchain) -> Result<(), String> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("peers")
@@ -141,7 +142,7 @@ pub(super) fn install(toolchain: Toolchain) -> Result<(), String> {
     fs::write(&stamp, wanted).map_err(|error| error.to_string())
 }
 
-/// Copies a directory with all that is below. What was in the files, one after the other.
+/// Copies a directory tree. Returns the contents of all files, concatenated.
 fn copy(from: &Path, to: &Path) -> std::io::Result<Vec<u8>> {
     fs::create_dir_all(to)?;
     let mut entries: Vec<_> = fs::read_dir(from)?.collect::<Result<_, _>>()?;
@@ -154,7 +155,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<Vec<u8>> {
             continue;
         }
         let content = fs::read(&source)?;
-        // A file that is the same keeps its time, so that nothing is built again.
+        // An unchanged file keeps its modification time, so that it is not built again.
         if !fs::read(&target).is_ok_and(|there| there == content) {
             fs::write(&target, &content)?;
         }

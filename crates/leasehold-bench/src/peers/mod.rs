@@ -1,5 +1,5 @@
-//! Clients in other languages, or with dependencies that this workspace is spared: each is
-//! driven by a small program under `peers/`, which is started for every turn.
+//! Clients in other languages, or with dependencies that this workspace avoids. A small program
+//! under `peers/`, which is started for every turn, drives each of them.
 
 mod child;
 mod install;
@@ -9,12 +9,12 @@ use std::time::Duration;
 pub(crate) use child::{Work, turn};
 use install::Toolchain;
 
-/// One client at certain settings.
+/// One client with certain settings.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) label: &'static str,
     toolchain: Toolchain,
-    /// What the program knows the client by.
+    /// The program's name for the client.
     client: &'static str,
     settings: Settings,
     several_nodes: bool,
@@ -22,9 +22,9 @@ pub(crate) struct Peer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Settings {
-    /// Those that a user gets who sets none, apart from the TTL.
+    /// The defaults, apart from the TTL.
     Default,
-    /// Those under which it hands over most often, of the few that were tried.
+    /// The settings with the most hand-overs, of the few that were tried.
     Best,
 }
 
@@ -44,7 +44,7 @@ const fn peer(
     }
 }
 
-/// Every client that there is a program for.
+/// Every client that has a program.
 pub(crate) const ALL: &[Peer] = {
     use Settings::{Best, Default};
     use Toolchain::{Go, Jvm, Node, Python, Rust};
@@ -59,7 +59,7 @@ pub(crate) const ALL: &[Peer] = {
         peer("npm redlock 5, best", Node, "redlock5", Best, true),
         peer("redis-py", Python, "redis-py", Default, false),
         peer("redis-py, best", Python, "redis-py", Best, false),
-        // It wakes one waiter by a list; there is no retry to set.
+        // It wakes one waiter through a list, so it has no retry delay.
         peer(
             "python-redis-lock",
             Python,
@@ -77,7 +77,7 @@ pub(crate) const ALL: &[Peer] = {
 };
 
 impl Peer {
-    /// Whether it can use so many nodes.
+    /// Whether it supports this number of nodes.
     pub(crate) fn takes(&self, nodes: usize) -> bool {
         nodes == 1 || self.several_nodes
     }
@@ -87,19 +87,19 @@ impl Peer {
         self.settings == Settings::Best
     }
 
-    /// Whether it is one of npm's.
+    /// Whether it is an npm package.
     pub(crate) fn is_npm(&self) -> bool {
         self.toolchain == Toolchain::Node
     }
 }
 
-/// The peers that this machine can have, and why it cannot have the others.
+/// The peers that are available on this machine, and why the others are not.
 pub(crate) struct Available {
     pub(crate) peers: Vec<&'static Peer>,
     pub(crate) missing: Vec<(&'static str, String)>,
 }
 
-/// Installs what is needed and not there yet. With `quick`, only peers at their best.
+/// Installs the missing peers. With `quick`, only peers with their best settings.
 pub(crate) fn install(quick: bool) -> Available {
     let mut found = Available {
         peers: Vec::new(),
@@ -122,7 +122,7 @@ pub(crate) fn install(quick: bool) -> Available {
     found
 }
 
-/// Beyond its turn, so long may a program take to start, connect and end.
+/// How long a program may take beyond its turn, to start, connect and end.
 const GRACE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_unique_and_everyone_is_there_at_its_best() {
+    fn labels_are_unique_and_every_client_has_its_best_settings() {
         for peer in ALL {
             let same = ALL.iter().filter(|other| other.label == peer.label);
             assert_eq!(same.count(), 1, "{}", peer.label);

@@ -15,7 +15,7 @@ const WIDTH: f64 = LABEL_WIDTH + BAR_WIDTH + 80.0;
 const LINE: f64 = 24.0;
 const TOP: f64 = 44.0;
 
-/// A bar: whose, and how long. `None` if there is nothing to show.
+/// A bar: its label and its length. `None` if there is no figure.
 struct Bar {
     kind: Kind,
     value: Option<Spread>,
@@ -29,7 +29,7 @@ pub(super) fn all(results: &[ContentionResult]) -> Vec<(String, String)> {
 fn of_scenario(result: &ContentionResult) -> [(String, String); 2] {
     let handovers = bars(result, Tally::handovers_per_s);
     let mut waits = bars(result, |turn| turn.longest_wait.as_secs_f64() * 1e3);
-    // The ideal one has nobody to wait for.
+    // The ideal contender never waits.
     waits.retain(|bar| bar.kind != Kind::Ideal);
     let named = |figure: &str, title: &str, bars: &[Bar]| {
         let name = format!("{figure}-row-{}", result.spec.row);
@@ -55,7 +55,7 @@ fn bars(result: &ContentionResult, figure: fn(&Tally) -> f64) -> Vec<Bar> {
         .collect()
 }
 
-/// A chart: the bar is the median, the thin line goes from the least to the most.
+/// A chart: the bar is the median, and the thin line goes from the minimum to the maximum.
 fn chart(title: &str, bars: &[Bar]) -> String {
     let height = TOP + LINE * bars.len() as f64 + 12.0;
     let most = bars.iter().filter_map(|bar| bar.value);
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_cut_off_is_shown_without_a_bar() {
+    fn a_contender_that_was_cut_off_has_no_bar() {
         let bar = |kind, value| Bar { kind, value };
         let bars = [
             bar(Kind::Leasehold, Spread::of([1.0, 2.0, 4.0])),

@@ -1,4 +1,4 @@
-//! Tables of contenders, one per line: there are too many for columns.
+//! Tables with one contender per line: there are too many for columns.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::scenarios::contention::ContentionResult;
 use crate::scenarios::throughput::ThroughputResult;
 use crate::tally::Tally;
 
-/// Who handed over how often, and how long others waited.
+/// The hand-overs and waits of each contender.
 pub(super) fn table(result: &ContentionResult) -> Table {
     let mut table = new_table([
         "contender",
@@ -29,7 +29,7 @@ pub(super) fn table(result: &ContentionResult) -> Table {
         let ideal = kind == Kind::Ideal;
         let values = [
             figure(Tally::handovers_per_s).map(|value| spread(value, grouped)),
-            // The ideal one has nobody to wait for.
+            // The ideal contender never waits.
             result
                 .figure(kind, |turn| ms(turn.longest_wait))
                 .filter(|_| !ideal)
@@ -50,9 +50,9 @@ pub(super) fn table(result: &ContentionResult) -> Table {
     table
 }
 
-/// Pairs per second of the peers that are programs of their own, where they took part.
+/// Pairs per second of the peers that are separate programs, where they took part.
 pub(super) fn peer_rates(results: &[ThroughputResult]) -> Option<Table> {
-    let mut table = new_table(["#", "work", "contender", "pairs/s", "leasehold / it"]);
+    let mut table = new_table(["#", "work", "contender", "pairs/s", "leasehold / peer"]);
     for result in results {
         let columns = result.columns.iter();
         for column in columns.filter(|column| matches!(column.kind, Kind::Peer(_))) {

@@ -63,7 +63,7 @@ fn throughput(result: &ThroughputResult) -> Value {
     })
 }
 
-/// By percentage; `null` if they were not taken.
+/// By percentage, or `null` if they were not measured.
 fn latencies(latencies: &[Duration]) -> Value {
     let points = PERCENTS.into_iter().map(|percent| {
         let latency = percentile(latencies, percent)?;
@@ -146,7 +146,7 @@ fn fault_turn(turn: &FaultTurn) -> Value {
     })
 }
 
-/// A contender's turns, with those that were cut off as `{"cut_off": why}`.
+/// A contender's turns. A turn that was cut off is `{"cut_off": why}`.
 fn turns<T>(
     column: &Column<T>,
     unit: &str,

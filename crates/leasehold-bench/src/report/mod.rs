@@ -1,4 +1,4 @@
-//! The results, for people and for programs.
+//! The results, for readers and for programs.
 
 mod bars;
 mod contention;
@@ -13,7 +13,7 @@ pub(crate) use text::text;
 
 use std::path::{Path, PathBuf};
 
-/// Where files are written: beside this crate's manifest.
+/// The directory of the output files, beside this crate's manifest.
 fn out_dir() -> std::io::Result<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("out");
     std::fs::create_dir_all(&dir)?;

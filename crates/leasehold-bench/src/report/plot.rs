@@ -13,7 +13,7 @@ const RIGHT: f64 = 26.0;
 const TOP: f64 = 62.0;
 const BOTTOM: f64 = 52.0;
 
-/// What a coordinate means.
+/// The meaning of a coordinate.
 pub(super) struct Axis {
     label: &'static str,
     from: f64,
@@ -22,7 +22,7 @@ pub(super) struct Axis {
     ticks: Vec<(f64, String)>,
 }
 
-/// One contender's line; each point is at x, and has a middle and a spread.
+/// One contender's line. Each point has an x value, a median and a spread.
 pub(super) struct Series {
     pub(super) kind: Kind,
     pub(super) points: Vec<(f64, Spread)>,
@@ -37,7 +37,7 @@ pub(super) struct Panel {
 }
 
 impl Axis {
-    /// From one power of ten to another, around all values. Values of zero have no place.
+    /// A logarithmic axis from one power of ten to another, around all values except zero.
     pub(super) fn log(label: &'static str, values: impl Iterator<Item = f64>) -> Self {
         let logs = values.filter(|value| *value > 0.0).map(f64::log10);
         let (least, most) = range(logs).unwrap_or((0.0, 1.0));
@@ -71,7 +71,7 @@ impl Axis {
         Self::with_ticks(label, ticks.collect())
     }
 
-    /// From the first of these marks to the last.
+    /// From the first of these ticks to the last.
     pub(super) fn with_ticks(label: &'static str, ticks: Vec<(f64, String)>) -> Self {
         let (from, to) = range(ticks.iter().map(|(value, _)| *value)).unwrap_or((0.0, 1.0));
         Self {
@@ -83,7 +83,7 @@ impl Axis {
         }
     }
 
-    /// Where a value lies between the ends: 0 to 1.
+    /// The position of a value between the ends, from 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let scaled = |value: f64| match self.log {
             true => value.max(f64::MIN_POSITIVE).log10(),
@@ -194,7 +194,7 @@ impl Panel {
         );
     }
 
-    /// The line goes through the middles; thin strokes show the spreads.
+    /// The line connects the medians, and thin strokes show the spreads.
     fn draw_series(&self, out: &mut String, series: &Series) {
         let colour = colour(series.kind);
         let mut line = String::new();
@@ -215,7 +215,7 @@ impl Panel {
     }
 }
 
-/// The same contender has the same colour everywhere.
+/// The colour of a contender, the same in all charts.
 pub(super) fn colour(kind: Kind) -> &'static str {
     match kind {
         Kind::Leasehold => "#c2410c",
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn no_values_are_no_trouble() {
+    fn a_chart_without_values_is_valid() {
         let panel = Panel {
             title: "a < b".into(),
             x: Axis::log("", std::iter::empty()),

@@ -1,4 +1,4 @@
-//! The plots: which results go into which chart.
+//! The plots, and which results they show.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub(crate) fn write_plots(results: &Results) -> std::io::Result<Vec<PathBuf>> {
     let mut charts: Vec<(String, String)> = bars::all(&results.contention);
     let latencies: Vec<_> = results.throughput.iter().filter_map(latency).collect();
     if !latencies.is_empty() {
-        let title = "Latency of an acquire, one task: so many % took no longer";
+        let title = "Latency of an acquire, one task, by percentile";
         charts.push(("latency".into(), render(title, &latencies)));
     }
     for sheet in &results.sheets {
@@ -44,7 +44,7 @@ pub(crate) fn write_plots(results: &Results) -> std::io::Result<Vec<PathBuf>> {
     Ok(written)
 }
 
-/// The percentages at which latencies are shown, with 0, 90, 99, 99.9 equally far apart.
+/// The percentages at which latencies are shown. 0, 90, 99 and 99.9 are equally far apart.
 pub(super) const PERCENTS: [f64; 14] = [
     0.0, 25.0, 50.0, 75.0, 85.0, 90.0, 95.0, 97.0, 98.0, 99.0, 99.5, 99.7, 99.8, 99.9,
 ];

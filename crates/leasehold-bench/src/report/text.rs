@@ -1,4 +1,4 @@
-//! The results as tables that can be pasted into a Markdown file.
+//! The results as Markdown tables.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::scenarios::{Column, Results};
 use crate::stats::Spread;
 use crate::targets::Verdict;
 
-/// Above this share of the machine's time in other programs, a warning is given.
+/// A warning is printed if other programs use more than this share of the machine's time.
 const QUIET: f64 = 0.05;
 
-/// What is left out of a quick run.
-const QUICK_RUN: &str = "\nA quick run: peers only at their best, with one turn each in rows 6 and 7, \
+/// What a quick run leaves out.
+const QUICK_RUN: &str = "\nA quick run: peers with their best settings only, with one turn each in rows 6 and 7, \
                          only npm's in row 4 and none in row 2; fewer waiters in row 9; rslock not in \
                          rows 10 and 12";
 
-/// Everything that was found.
+/// The whole report.
 pub(crate) fn text(plan: &Plan, results: &Results, verdicts: &[Verdict]) -> String {
     let mut out = String::new();
     let mut section = |title: &str, table: Table| {
@@ -38,7 +38,7 @@ pub(crate) fn text(plan: &Plan, results: &Results, verdicts: &[Verdict]) -> Stri
         );
     }
     if let Some(table) = contention::peer_rates(&results.throughput) {
-        section("The same of peers that are programs of their own", table);
+        section("The same for peers that are separate programs", table);
     }
     for result in &results.contention {
         let title = format!("{}: median (min–max) of the rounds", result.spec.work);
@@ -117,7 +117,7 @@ pub(super) fn marked<T>(column: &Column<T>) -> String {
     column.kind.label().to_owned() + &mark.unwrap_or_default()
 }
 
-/// A name, and the figure that goes by it.
+/// A name, and its figure.
 type Figure = (&'static str, fn(&FaultTurn) -> Duration);
 
 const FIGURES: [Figure; 5] = [
@@ -179,7 +179,7 @@ fn targets(verdicts: &[Verdict]) -> Table {
     table
 }
 
-/// What the tables cannot say.
+/// Notes that do not fit into the tables.
 fn notes(results: &Results) -> String {
     let mut notes = String::new();
     for result in &results.throughput {
@@ -241,7 +241,7 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// As the size of the value asks for.
+/// With a precision that depends on the size of the value.
 pub(super) fn concise(value: f64) -> String {
     if value < 1000.0 {
         short(value)
@@ -250,7 +250,8 @@ pub(super) fn concise(value: f64) -> String {
     }
 }
 
-/// Three digits or whole hundreds, `12 300`; of millions whole tenths: more would be noise.
+/// Three digits or whole hundreds (`12 300`), and whole tenths of millions. More digits would be
+/// noise.
 pub(super) fn grouped(value: f64) -> String {
     let step = match value {
         ..1e3 => 1.0,

@@ -24,7 +24,7 @@ pub(crate) struct ContentionSpec {
     clients: Clients,
     hold: Duration,
     kinds: &'static [Kind],
-    /// Whether peers that are programs of their own take part.
+    /// Whether peers that are separate programs take part.
     pub(crate) with_peers: bool,
 }
 
@@ -62,10 +62,10 @@ pub(crate) const ALL: &[ContentionSpec] = &[
     },
 ];
 
-/// Long beside a round trip, as real work is.
+/// Long compared with a round trip, like real work.
 const HOLD: Duration = Duration::from_millis(1);
 
-/// Those of this process. The raw client cannot wait.
+/// The contenders in this process. The raw client cannot wait.
 const KINDS: [Kind; 5] = [
     Kind::Ideal,
     Kind::Leasehold,
@@ -74,20 +74,20 @@ const KINDS: [Kind; 5] = [
     Kind::Rslock5Ms,
 ];
 
-/// What a scenario found.
+/// The result of a scenario.
 pub(crate) struct ContentionResult {
     pub(crate) spec: &'static ContentionSpec,
     pub(crate) columns: Vec<Column<Tally>>,
 }
 
 impl ContentionResult {
-    /// One figure of a contender over all rounds in which it got through.
+    /// One figure of a contender over all rounds that it completed.
     pub(crate) fn figure(&self, kind: Kind, figure: impl Fn(&Tally) -> f64) -> Option<Spread> {
         Spread::of(self.turns(kind)?.iter().flatten().map(figure))
     }
 
-    /// How many times as many hand-overs as `other` this contender had, round by round.
-    /// A round in which the other had none says nothing about a ratio.
+    /// The ratio of this contender's hand-overs to those of `other`, round by round. A round in
+    /// which the other had none gives no ratio.
     pub(crate) fn ratio(&self, kind: Kind, other: Kind) -> Option<Spread> {
         let turns = self.turns(kind)?.iter().zip(self.turns(other)?);
         Spread::of(turns.filter_map(|turns| match turns {
@@ -98,12 +98,12 @@ impl ContentionResult {
         }))
     }
 
-    /// Whether rslock took part, and at which of its settings it handed over most often.
+    /// The settings with which rslock had the most hand-overs, if it took part.
     pub(crate) fn best_rslock(&self) -> Option<Kind> {
         self.most_handovers(|kind| matches!(kind, Kind::Rslock | Kind::Rslock2Ms | Kind::Rslock5Ms))
     }
 
-    /// Who of the others had the most hand-overs.
+    /// The other contender with the most hand-overs.
     pub(crate) fn best_peer(&self) -> Option<Kind> {
         self.most_handovers(|kind| !matches!(kind, Kind::Ideal | Kind::Leasehold))
     }
@@ -143,7 +143,7 @@ pub(crate) fn run(
     let mut columns: Vec<Column<Tally>> = kinds.map(Column::new).collect();
     for round in 0..plan.contest_rounds {
         for offset in 0..columns.len() {
-            // Nobody always comes first.
+            // A different contender is first each time.
             let index = (round + offset) % columns.len();
             let column = &mut columns[index];
             // Starting programs takes as long as their turns.
@@ -161,8 +161,8 @@ pub(crate) fn run(
     Ok(ContentionResult { spec, columns })
 }
 
-/// One contender's turn, on a runtime of its own. What is still under way at the end of
-/// it ends with the runtime, and does not disturb the next.
+/// One contender's turn, on a separate runtime. What is still under way at the end of it ends
+/// with the runtime, and does not disturb the next turn.
 fn turn(
     spec: &ContentionSpec,
     kind: Kind,
@@ -179,8 +179,8 @@ fn turn(
     }
     let runtime = one_thread_runtime()?;
     let contest = Contest {
-        // A new name for each turn: an acquire that the end of a turn cuts off may leave
-        // a lock behind.
+        // A new name for each turn: an acquire that is cut off at the end of a turn may leave a
+        // lock behind.
         name: format!("{}/{}/{round:04}", spec.row, kind.prefix()),
         contenders: CONTENDERS,
         clients: spec.clients,
@@ -198,8 +198,8 @@ fn turn(
     tally
 }
 
-/// Nobody can hand over faster than by one round trip after each hold: so many times a
-/// second can a single connection do both, one after the other.
+/// The upper bound for hand-overs is one round trip after each hold. This measures how many times
+/// a second a single connection can do both, one after the other.
 async fn ideal(urls: &[String], length: Duration) -> Result<Tally, String> {
     let raw = Raw::connect(urls).await?;
     raw.round_trip().await?;

@@ -12,47 +12,48 @@ use super::ledger::Ledger;
 use crate::contenders::{Contender, Kind, Lock, with_lock};
 use crate::tally::Tally;
 
-/// A release that takes longer is said to hang.
+/// A release that takes longer counts as a hang.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
-/// So long may connecting and the first lock of all contenders take, and for each so much
-/// more.
+/// The limit for connecting and for the first lock of all contenders, with an additional time for
+/// each.
 const SETUP_LIMIT: Duration = Duration::from_secs(10);
 const SETUP_LIMIT_EACH: Duration = Duration::from_millis(4);
-/// So many connect at once: fewer than a server keeps waiting at its door.
+/// The number of clients that connect at once: fewer than the server's backlog.
 const CONNECTING: usize = 64;
-/// So many line up at once, and so long later the next. A crowd that comes in one moment
-/// would make the server look silent.
+/// The number of waiters that line up at once, and the delay before the next group. If all
+/// arrived at the same moment, the server would seem silent.
 const LINING_UP: usize = 100;
 const NEXT_IN_LINE: Duration = Duration::from_millis(10);
-/// So long after the last has asked, everybody stands in line.
+/// How long after the last request all waiters stand in line.
 const IN_LINE: Duration = Duration::from_millis(500);
 
-/// What is contended for, and for how long.
+/// The contended name, and the length of the turn.
 pub(super) struct Contest {
     pub(super) name: String,
     pub(super) contenders: usize,
     pub(super) clients: Clients,
     pub(super) start: Start,
-    /// Zero: a lock is given back as soon as it is there.
+    /// Zero releases a lock as soon as it is acquired.
     pub(super) hold: Duration,
     pub(super) length: Duration,
 }
 
-/// Who has connections of its own.
+/// Which contenders have separate connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clients {
-    /// Every contender, as if it were a process.
+    /// Every contender, as if it were a separate process.
     OneEach,
-    /// Nobody: they are tasks of one process.
+    /// None: they are tasks of one process.
     OneForAll,
 }
 
 /// How a turn begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
-    /// All ask at once.
+    /// All contenders start at once.
     AtOnce,
-    /// One more takes the lock, all others line up, and then it is given back.
+    /// An additional client acquires the lock, all contenders line up, and then it releases the
+    /// lock.
     LinedUp,
 }
 
@@ -62,8 +63,8 @@ fn write(book: &Book) -> MutexGuard<'_, Ledger> {
     book.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has contenders of this kind take turns at one name. Who waits at the end is not waited
-/// for.
+/// Lets contenders of this kind take turns at one name. Waits that are not over at the end are
+/// cut off.
 pub(super) async fn contend(
     kind: Kind,
     urls: &[String],
@@ -109,7 +110,8 @@ pub(super) async fn contend(
     Ok(write(&book).tally(Instant::now()))
 }
 
-/// Connects all, and has each take a lock that nobody contends for: some connect only then.
+/// Connects all contenders, and lets each acquire an uncontended lock: some clients connect only
+/// then.
 async fn connect(kind: Kind, urls: &[String], contest: &Contest) -> Result<Vec<Contender>, String> {
     let ready = |who: usize| async move {
         let name = format!("{}/{who:05}", contest.name);
@@ -130,7 +132,7 @@ async fn pair<L: Lock>(lock: &L, name: &str) -> Result<(), String> {
     lock.release(name, held).await
 }
 
-/// Takes the lock. It is given back when the sender that is returned is used.
+/// Acquires the lock. It is released when the returned sender is used.
 async fn shut<L: Lock>(
     lock: L,
     contest: &Arc<Contest>,
@@ -168,8 +170,8 @@ async fn take_part<L: Lock>(
     Ok(())
 }
 
-/// Keeps the lock for a time. On a thread beside the runtime, since the runtime's timers
-/// go by whole milliseconds, which is as long as the lock is held at all.
+/// Holds the lock for a time. This uses a thread beside the runtime, whose timers have a
+/// resolution of a millisecond, which is as long as the lock is held.
 pub(super) async fn hold(time: Duration) -> Result<(), String> {
     let slept = spawn_blocking(move || std::thread::sleep(time)).await;
     slept.map_err(|error| error.to_string())

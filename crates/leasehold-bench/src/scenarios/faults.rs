@@ -1,5 +1,5 @@
-//! Five nodes of which two die or fall silent: how long a lock takes before, at first,
-//! and from the second second on.
+//! Five nodes of which two die or become silent: the latency of a lock before the fault, of the
+//! first lock after it, and from the second second on.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ use crate::stats::{Spread, percentile};
 const PLACEMENT: Placement = Placement::OwnCores;
 const NODES: usize = 5;
 const HARMED: usize = 2;
-/// A lock or a release that takes longer is cut off, and said to hang.
+/// A lock or a release that takes longer is cut off, and counts as a hang.
 const CUT_OFF: Duration = Duration::from_secs(5);
 /// From the fault to the second measurement.
 const SETTLE: Duration = Duration::from_secs(1);
-/// A phase goes on until it has so many locks, but not beyond the cut-off.
+/// A phase lasts until it has this many locks, but not beyond the cut-off.
 const FEWEST_LOCKS: usize = 3;
 
 /// One scenario.
@@ -41,7 +41,7 @@ pub(crate) const ALL: &[FaultSpec] = &[
     },
 ];
 
-/// Whose latencies are taken. The raw client has no timeouts, and so no say in this.
+/// The measured contenders. The raw client has no timeouts, so it cannot take part.
 const KINDS: [Kind; 2] = [Kind::Leasehold, Kind::RslockNodelay];
 
 /// The latencies of acquires.
@@ -52,7 +52,7 @@ pub(crate) struct Latency {
     pub(crate) locks: usize,
 }
 
-/// What a contender went through in one round.
+/// A contender's latencies in one round.
 #[derive(Clone)]
 pub(crate) struct FaultTurn {
     pub(crate) healthy: Latency,
@@ -62,7 +62,7 @@ pub(crate) struct FaultTurn {
     pub(crate) after: Latency,
 }
 
-/// What a scenario found.
+/// The result of a scenario.
 pub(crate) struct FaultResult {
     pub(crate) spec: &'static FaultSpec,
     pub(crate) columns: Vec<Column<FaultTurn>>,
@@ -74,7 +74,7 @@ impl FaultResult {
         Self { spec, columns }
     }
 
-    /// One figure of a contender over all rounds in which it got through.
+    /// One figure of a contender over all rounds that it completed.
     pub(crate) fn figure(&self, kind: Kind, figure: impl Fn(&FaultTurn) -> f64) -> Option<Spread> {
         let column = self.columns.iter().find(|column| column.kind == kind)?;
         Spread::of(column.turns.iter().flatten().map(figure))
@@ -83,10 +83,10 @@ impl FaultResult {
 
 /// Sets of five servers.
 pub(crate) struct Fleet {
-    /// Is never killed; one that was stopped goes on as if nothing had been.
+    /// Servers that are never killed. A stopped server continues as before when it is resumed.
     unharmed: Servers,
-    /// One for each contender to lose nodes of. Killed nodes have to settle when they are
-    /// back, and can while others have their turns.
+    /// A set for each contender that loses nodes. Killed nodes have to settle after their
+    /// restart, while other contenders have their turns.
     mortal: Vec<(Kind, Servers)>,
 }
 
@@ -122,7 +122,7 @@ impl Fleet {
     }
 }
 
-/// Runs the scenarios that the plan asks for, in turns.
+/// Runs the scenarios of the plan, in turns.
 pub(crate) fn run_all(plan: &Plan, fleet: &mut Fleet, results: &mut Results) {
     let specs: Vec<_> = ALL.iter().filter(|spec| plan.wants(spec.id)).collect();
     if let Some(why) = PLACEMENT.obstacle() {
@@ -147,7 +147,7 @@ pub(crate) fn run_all(plan: &Plan, fleet: &mut Fleet, results: &mut Results) {
     results.faults = found;
 }
 
-/// Has a contender lose nodes of these servers, and mends them.
+/// Runs a contender's turn on these servers, with the fault, and repairs them.
 fn turn_on(
     servers: &mut Servers,
     kind: Kind,
@@ -158,7 +158,7 @@ fn turn_on(
     servers.settle();
     servers.place(PLACEMENT)?;
     let urls = servers.urls();
-    // A new name for each turn: what a stopped node gets to see when it goes on may
+    // A new name for each turn: requests that a stopped node receives when it is resumed may
     // leave a lock there.
     let name = format!("{}/{round:04}", kind.prefix());
     let turn = on_pinned_thread(PLACEMENT, || {
@@ -188,7 +188,7 @@ async fn suffer<L: Lock>(
     inflict();
     let fault = Instant::now();
     let first = one_lock(lock, name).await.map_err(at("first lock"))?;
-    // It goes on locking meanwhile, so that it can find out what happened.
+    // The contender continues to lock meanwhile, so that it can detect the fault.
     let settle = SETTLE.saturating_sub(fault.elapsed());
     locks(settle).await.map_err(at("just after the fault"))?;
     let after = locks(plan.fault_phase)
@@ -210,7 +210,7 @@ fn summary(latencies: &[Duration]) -> Result<Latency, String> {
     })
 }
 
-/// Takes and gives back locks one after the other for so long. Their latencies.
+/// Acquires and releases locks one after the other for `length`. Returns their latencies.
 async fn locks<L: Lock>(lock: &L, name: &str, length: Duration) -> Result<Vec<Duration>, String> {
     let (start, mut latencies) = (Instant::now(), Vec::new());
     loop {
@@ -223,7 +223,7 @@ async fn locks<L: Lock>(lock: &L, name: &str, length: Duration) -> Result<Vec<Du
     }
 }
 
-/// Takes a lock and gives it back. How long taking it took.
+/// Acquires and releases a lock. Returns how long the acquire took.
 async fn one_lock<L: Lock>(lock: &L, name: &str) -> Result<Duration, String> {
     let start = Instant::now();
     let held = tokio::time::timeout(CUT_OFF, lock.acquire(name)).await;

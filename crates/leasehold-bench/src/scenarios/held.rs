@@ -1,4 +1,4 @@
-//! Many leases that are held: what each costs in memory, and what renewing all costs.
+//! Many held leases: the memory of each, and the cost of renewing all.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::worker::Worker;
 pub(crate) const ID: &str = "11/held";
 const PLACEMENT: Placement = Placement::OwnCores;
 pub(crate) const LEASES: usize = 100_000;
-/// To take them all; and beyond its time, to say what became of them.
+/// The limit for acquiring them all, and for the final report beyond the measured time.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) const BYTES: &str = "bytes each";
@@ -53,7 +53,7 @@ fn turn(leases: usize, server: &Servers, plan: &Plan) -> Result<Figures, String>
         ("renewals/s", renewals / seconds),
         (BATCH, renewals / requests.max(1) as f64),
         (LOST, float(&done, "lost")?),
-        ("taken in, s", float(&taken, "took_s")?),
+        ("acquired in, s", float(&taken, "took_s")?),
     ])
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for a lock that is not given back: what it costs to do nothing.
+//! Waiting for a lock that is not released: the cost of idle waiters.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use crate::servers::Servers;
 
 pub(crate) const ID: &str = "12/idle";
 const PLACEMENT: Placement = Placement::OwnCores;
-/// Each a client of its own, as if it were a process.
+/// Each waiter is a separate client, as if it were a process.
 const WAITERS: usize = 100;
-/// From the last request to wait until waiting is looked at.
+/// From the last request until the measurement starts.
 const SETTLE: Duration = Duration::from_millis(800);
 
 pub(crate) const CLIENT: &str = "client, % of a core per waiter";
@@ -29,11 +29,7 @@ pub(super) fn run(plan: &Plan, sets: &[&Servers]) -> Result<Sheet, String> {
     if let Some(why) = PLACEMENT.obstacle() {
         return Err(why.into());
     }
-    let mut sheet = Sheet::new(
-        ID,
-        "100 waiters of one client each, nobody gives back",
-        "nodes",
-    );
+    let mut sheet = Sheet::new(ID, "100 waiters, one client each, no release", "nodes");
     for servers in sets {
         servers.place(PLACEMENT)?;
         sheet.add(servers.count(), Kind::Leasehold);
@@ -54,7 +50,7 @@ pub(super) fn run(plan: &Plan, sets: &[&Servers]) -> Result<Sheet, String> {
     Ok(sheet)
 }
 
-/// What was used while nothing happened.
+/// The resources used without any hand-over.
 struct Use {
     client: f64,
     servers: f64,
@@ -73,7 +69,7 @@ async fn turn(
     with_lock!(&holder, lock => {
         let waiters = try_join_all((0..WAITERS).map(|_| kind.connect(&urls))).await?;
         let _held = lock.acquire(&name).await?;
-        // What the clients and the holder's renewal use anyway.
+        // What the clients and the holder's renewal use in any case.
         let before = look(servers, watch).await?;
         for waiter in waiters {
             let name = name.clone();
@@ -86,7 +82,7 @@ async fn turn(
         match waiting.try_join_next() {
             None => Ok(figures(&before, &after, servers.count())),
             Some(Ok(Err(why))) => Err(why),
-            Some(_) => Err("one that should have waited got the lock".into()),
+            Some(_) => Err("a waiter acquired the lock".into()),
         }
     })
 }
@@ -100,7 +96,7 @@ fn figures(before: &Use, after: &Use, nodes: usize) -> Figures {
     ]
 }
 
-/// What is used per second.
+/// The resources used per second.
 async fn look(servers: &Servers, watch: Duration) -> Result<Use, String> {
     let (pids, counts) = (servers.pids()?, servers.counts());
     let (client, server) = (CpuClock::of_this_process()?, CpuClock::start(&pids)?);

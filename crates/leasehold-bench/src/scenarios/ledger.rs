@@ -1,4 +1,4 @@
-//! What the contenders of a turn write down together: who held the lock, and how long the
+//! The common record of the contenders of a turn: which one held the lock, and how long the
 //! others waited.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use crate::tally::Tally;
 pub(super) struct Ledger {
     /// When the turn began. Waits are counted from then on.
     start: Option<Instant>,
-    /// Who waits, since when.
+    /// The waiting contenders, and since when they wait.
     waiting: HashMap<usize, Instant>,
     last: Option<usize>,
     last_token: Option<u64>,
@@ -21,7 +21,7 @@ pub(super) struct Ledger {
     waits: Waits,
 }
 
-/// Waits that are added up.
+/// The sum of waits.
 #[derive(Clone, Copy, Default)]
 struct Waits {
     count: u32,
@@ -38,7 +38,7 @@ impl Waits {
 }
 
 impl Ledger {
-    /// The turn begins.
+    /// Begins the turn.
     pub(super) fn begin(&mut self, now: Instant) {
         self.start = Some(now);
     }
@@ -48,15 +48,16 @@ impl Ledger {
         self.start.is_some_and(|start| start.elapsed() >= length)
     }
 
-    /// A contender wants the lock.
+    /// A contender starts to wait for the lock.
     pub(super) fn ask(&mut self, who: usize, now: Instant) {
         self.waiting.insert(who, now);
     }
 
-    /// It has the lock.
+    /// A contender has acquired the lock.
     ///
     /// # Errors
-    /// If another has it too, or if its token is not larger than all before.
+    ///
+    /// If another contender holds it, too, or if its token is not larger than all before.
     pub(super) fn enter(
         &mut self,
         who: usize,
@@ -81,14 +82,14 @@ impl Ledger {
         Ok(())
     }
 
-    /// It is about to give it back.
+    /// The contender is about to release the lock.
     pub(super) fn leave(&mut self, held: Duration) {
         self.inside = false;
         self.pairs += 1;
         self.held += held;
     }
 
-    /// What the turn came to. Who still waits has waited until now.
+    /// The figures of the turn. A contender that still waits has waited until now.
     pub(super) fn tally(&self, now: Instant) -> Tally {
         let mut waits = self.waits;
         for &asked in self.waiting.values() {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_still_waits_counts_from_the_beginning_of_the_turn() {
+    fn an_unfinished_wait_counts_from_the_beginning_of_the_turn() {
         let (mut ledger, asked) = (Ledger::default(), Instant::now());
         ledger.ask(0, asked);
         ledger.begin(asked + 100 * MS);
@@ -142,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn two_at_once_are_found_out() {
+    fn two_holders_at_once_are_detected() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
         ledger.enter(0, None, now).unwrap();
         assert!(ledger.enter(1, None, now).is_err());
     }
 
     #[test]
-    fn a_token_that_does_not_grow_is_found_out() {
+    fn a_token_that_does_not_grow_is_detected() {
         let (mut ledger, now) = (Ledger::default(), Instant::now());
         ledger.enter(0, Some(7), now).unwrap();
         ledger.leave(MS);

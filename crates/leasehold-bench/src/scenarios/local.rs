@@ -16,16 +16,16 @@ pub(crate) const ONE_TASK: &str = "13/one-task";
 pub(crate) const PROCESSES: &str = "13/processes";
 const COUNT: usize = 8;
 const HOLD: Duration = Duration::from_millis(1);
-/// A turn is at least so long, since it costs nothing: the servers have to settle meanwhile.
+/// The minimum length of a turn. It costs no time, because the servers have to settle meanwhile.
 const LENGTH: Duration = Duration::from_secs(2);
-/// Beyond its turn, so long may a process take to start, and to end.
+/// How long a process may take beyond its turn, to start and to end.
 const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const PAIRS: &str = "pairs/s";
 pub(crate) const SHARE: &str = "least share / mean";
 pub(crate) const LONGEST: &str = "longest wait / mean";
 
-/// One task that takes and gives back a lock.
+/// One task that acquires and releases a lock.
 pub(super) fn one_task(plan: &Plan) -> Result<Sheet, String> {
     let mut sheet = Sheet::new(ONE_TASK, "embedded store, one task", "tasks");
     sheet.add(1, Kind::Leasehold);
@@ -59,9 +59,9 @@ pub(super) fn processes(plan: &Plan) -> Result<Sheet, String> {
         for worker in &mut workers {
             worker.go()?;
         }
-        let told = workers.iter().map(|worker| worker.next(length + LIMIT));
-        let told = told.collect::<Result<Vec<_>, _>>()?;
-        figures(&told, length)
+        let reports = workers.iter().map(|worker| worker.next(length + LIMIT));
+        let reports = reports.collect::<Result<Vec<_>, _>>()?;
+        figures(&reports, length)
     });
     Ok(sheet)
 }
@@ -70,16 +70,18 @@ fn url(dir: &TempDir) -> String {
     format!("local:{}", dir.path().join("locks.db").display())
 }
 
-/// Puts together what the processes told.
-fn figures(told: &[Value], length: Duration) -> Result<Figures, String> {
+/// Combines the reports of the processes.
+fn figures(reports: &[Value], length: Duration) -> Result<Figures, String> {
     let (mut visits, mut waits, mut shares) = (Vec::new(), Vec::new(), Vec::new());
-    for (process, told) in told.iter().enumerate() {
-        let list = told["visits"].as_array().ok_or("it tells of no visits")?;
+    for (process, report) in reports.iter().enumerate() {
+        let list = report["visits"]
+            .as_array()
+            .ok_or("a report has no visits")?;
         let own: Option<Vec<Visit>> = list.iter().map(Visit::parse).collect();
         let own = own.ok_or("a visit cannot be read")?;
         shares.push(own.len() as f64);
         waits.extend(own.iter().map(|visit| visit.waited_us));
-        waits.extend(told["unfinished_us"].as_u64().filter(|&us| us > 0));
+        waits.extend(report["unfinished_us"].as_u64().filter(|&us| us > 0));
         visits.extend(own.into_iter().map(|visit| (visit, process)));
     }
     let handovers = handovers(visits)? as f64;
@@ -100,14 +102,15 @@ fn figures(told: &[Value], length: Duration) -> Result<Figures, String> {
 /// How often the lock went to another process.
 ///
 /// # Errors
-/// If two held it at once, or if tokens do not grow with time.
+///
+/// If two processes held it at once, or if tokens do not grow with time.
 fn handovers(mut visits: Vec<(Visit, usize)>) -> Result<usize, String> {
     visits.sort_by_key(|(visit, _)| visit.token);
     let mut handovers = 0;
     for ((before, from), (after, to)) in visits.iter().zip(visits.iter().skip(1)) {
         if after.token == before.token || after.entered_us < before.left_us {
             return Err(format!(
-                "token {} was held before {} was given back",
+                "token {} was held before {} was released",
                 after.token, before.token
             ));
         }
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn visits_that_overlap_are_found_out() {
+    fn overlapping_visits_are_detected() {
         let (one, two, three) = (visit(5, 10, 20), visit(6, 20, 30), visit(9, 31, 32));
         let fine = vec![(three, 0), (one, 0), (two, 1)];
         assert_eq!(handovers(fine), Ok(2));
@@ -140,10 +143,10 @@ mod tests {
 
     #[test]
     fn a_process_that_got_nothing_has_no_share() {
-        let told =
+        let reports =
             |visits: Value, us: u64| serde_json::json!({ "visits": visits, "unfinished_us": us });
-        let busy = told(serde_json::json!([[1, 10, 20, 1000], [2, 30, 40, 1000]]), 0);
-        let starved = told(serde_json::json!([]), 4000);
+        let busy = reports(serde_json::json!([[1, 10, 20, 1000], [2, 30, 40, 1000]]), 0);
+        let starved = reports(serde_json::json!([]), 4000);
         let figures = figures(&[busy, starved], Duration::from_secs(1)).unwrap();
         let figure = |name: &str| figures.iter().find(|(known, _)| *known == name).unwrap().1;
         assert_eq!((figure(SHARE), figure(LONGEST)), (0.0, 2.0));

@@ -1,4 +1,4 @@
-//! What is measured, one scenario after the other.
+//! The scenarios, in the order in which they are run.
 
 pub(crate) mod contention;
 mod contest;
@@ -28,10 +28,10 @@ use crate::peers::{self, Available};
 use crate::pin::Placement;
 use crate::servers::Servers;
 
-/// What was found.
+/// All results.
 #[derive(Default)]
 pub(crate) struct Results {
-    /// What the servers were, such as `redis 7.0.15`.
+    /// The version of the servers, such as `redis 7.0.15`.
     pub(crate) servers: String,
     /// The share of the machine's time, 0 to 1, that other programs used.
     pub(crate) noise: Option<f64>,
@@ -39,7 +39,7 @@ pub(crate) struct Results {
     pub(crate) contention: Vec<ContentionResult>,
     pub(crate) faults: Vec<FaultResult>,
     pub(crate) sheets: Vec<Sheet>,
-    /// Peers that this machine cannot have, and why.
+    /// Peers that are not available on this machine, and why.
     pub(crate) missing: Vec<(&'static str, String)>,
     /// Scenarios that could not be run, and why.
     pub(crate) skipped: Vec<(&'static str, String)>,
@@ -48,8 +48,8 @@ pub(crate) struct Results {
 /// A contender's turns in a scenario, one per round.
 pub(crate) struct Column<T> {
     pub(crate) kind: Kind,
-    /// Those of the same index were taken in the same round. An error says what was cut
-    /// off, or why nothing was tried.
+    /// Turns with the same index are from the same round. An error says what was cut off, or why
+    /// the turn was skipped.
     pub(crate) turns: Vec<Result<T, String>>,
 }
 
@@ -59,7 +59,7 @@ impl<T> Column<T> {
         Self { kind, turns }
     }
 
-    /// Writes a turn down, and tells at once if this is the first that came to nothing.
+    /// Records a turn, and prints the first failure at once.
     fn take(&mut self, turn: Result<T, String>) {
         if let (Err(why), None) = (&turn, self.trouble()) {
             eprintln!("\n  {}: {why}", self.kind.label());
@@ -67,7 +67,7 @@ impl<T> Column<T> {
         self.turns.push(turn);
     }
 
-    /// How a contender is marked of which a turn came to nothing.
+    /// The mark of a contender with a failed turn.
     pub(crate) fn mark(&self) -> Option<&'static str> {
         self.trouble().map(|why| match why.contains("hangs") {
             true => "HANGS",
@@ -75,7 +75,7 @@ impl<T> Column<T> {
         })
     }
 
-    /// Why a turn of this contender came to nothing.
+    /// Why a turn of this contender failed.
     pub(crate) fn trouble(&self) -> Option<&str> {
         let mut failures = self.turns.iter().filter_map(|turn| turn.as_ref().err());
         failures.next().map(String::as_str)
@@ -96,12 +96,13 @@ pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
         .chain(local)
 }
 
-/// Runs what the plan asks for.
+/// Runs the scenarios of the plan.
 ///
 /// # Errors
-/// If the servers cannot be set up.
+///
+/// If the servers cannot be started.
 pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
-    // Before anything is measured: compilers use all of the machine.
+    // Before any measurement: compilers use the whole machine.
     let peers = available_peers(plan);
     let noise = Noise::start();
     eprintln!("starting servers, and letting them settle");
@@ -111,7 +112,7 @@ pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
         missing: peers.missing,
         ..Results::default()
     };
-    // Needs no servers, so that there is something to do until they have settled.
+    // This needs no servers, so it can run while they settle.
     results.sheet(plan, local::ONE_TASK, || local::one_task(plan));
     results.sheet(plan, local::PROCESSES, || local::processes(plan));
     sets.settle();
@@ -141,7 +142,7 @@ pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
 struct Sets {
     one: Servers,
     fives: Fleet,
-    /// Of other sizes, for what grows with the number of nodes.
+    /// Sets of other sizes, for what grows with the number of nodes.
     others: Vec<Servers>,
 }
 
@@ -179,7 +180,7 @@ impl Sets {
     }
 }
 
-/// None are installed for a run in which none takes part.
+/// No peers are installed for a run without them.
 fn available_peers(plan: &Plan) -> Available {
     let throughput = throughput::ALL.iter().filter(|spec| spec.with_peers);
     let contention = contention::ALL.iter().filter(|spec| spec.with_peers);
@@ -195,7 +196,7 @@ fn available_peers(plan: &Plan) -> Available {
 }
 
 impl Results {
-    /// Runs a scenario, and tells how long it took. `None` if it cannot be run.
+    /// Runs a scenario, and prints how long it took. `None` if it cannot be run.
     fn timed<T>(&mut self, id: &'static str, run: impl FnOnce() -> Result<T, String>) -> Option<T> {
         eprint!("{id:<20}");
         let start = Instant::now();
@@ -205,7 +206,7 @@ impl Results {
         found
     }
 
-    /// Runs a scenario that comes to a sheet, if the plan wants it.
+    /// Runs a scenario whose result is a sheet, if the plan includes it.
     fn sheet(
         &mut self,
         plan: &Plan,
@@ -229,8 +230,8 @@ fn one_thread_runtime() -> Result<Runtime, String> {
     runtime.map_err(|error| error.to_string())
 }
 
-/// Runs `work` on a thread of its own, pinned as the placement says. Threads inherit
-/// their creator's cores, so a runtime that is made in there is pinned as a whole.
+/// Runs `work` on a separate thread, pinned according to the placement. Threads inherit the cores
+/// of their creator, so a runtime that is created there is pinned as a whole.
 fn on_pinned_thread<T: Send>(
     placement: Placement,
     work: impl FnOnce() -> Result<T, String> + Send,

@@ -1,4 +1,4 @@
-//! More and more nodes: what a pair costs in processor time, of the client and the servers.
+//! An increasing number of nodes: the processor time of a pair, of the client and the servers.
 
 use super::pairs::pairs;
 use super::sheet::{Figures, Sheet};

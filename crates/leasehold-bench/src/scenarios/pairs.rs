@@ -1,4 +1,4 @@
-//! Tasks that take and give back locks without contending.
+//! Tasks that acquire and release locks without contention.
 
 use std::time::{Duration, Instant};
 
@@ -6,21 +6,22 @@ use tokio::task::JoinSet;
 
 use crate::contenders::{Contender, Kind, Lock, with_lock};
 
-/// How much longer than its turn a contender may take before it is said to hang: longer
-/// than a lock that was lost somewhere lasts.
+/// How much longer than its turn a contender may take before it counts as hanging: longer than
+/// the TTL of a lock that was left behind.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// What a turn came to.
+/// The result of a turn.
 pub(crate) struct Pairs {
     pub(crate) count: u64,
     pub(crate) per_s: f64,
-    /// Of each acquire, if there was one task only.
+    /// The latency of each acquire, if there was only one task.
     pub(crate) latencies: Vec<Duration>,
 }
 
-/// Has each task take and give back its own lock, again and again, for so long.
+/// Lets each task acquire and release its own lock, again and again, for `length`.
 ///
 /// # Errors
+///
 /// If a lock fails, or if the turn takes far longer than it should.
 pub(super) async fn pairs(
     contender: &Contender,
@@ -46,7 +47,7 @@ fn name(kind: Kind, task: usize) -> String {
 async fn one_task<L: Lock>(lock: &L, kind: Kind, length: Duration) -> Result<Pairs, String> {
     let (lock, name) = (lock.clone(), name(kind, 0));
     let start = Instant::now();
-    // On a task of its own, as everywhere else.
+    // On a separate task, as everywhere else.
     let latencies = tokio::spawn(async move {
         let (mut latencies, mut asked) = (Vec::new(), Instant::now());
         while asked - start < length {

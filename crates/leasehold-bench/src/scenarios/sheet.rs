@@ -1,5 +1,5 @@
-//! Results of which each line is a contender at one value of a variable, such as the number
-//! of nodes.
+//! Results in which each line is a contender at one value of a variable, such as the number of
+//! nodes.
 
 use super::Column;
 use crate::contenders::Kind;
@@ -8,15 +8,15 @@ use crate::stats::Spread;
 /// The figures of one turn, by name.
 pub(crate) type Figures = Vec<(&'static str, f64)>;
 
-/// What a scenario found.
+/// The result of a scenario.
 pub(crate) struct Sheet {
     pub(crate) id: &'static str,
     pub(crate) row: u8,
     pub(crate) work: &'static str,
-    /// What the lines differ in beside the contender, such as `nodes`.
+    /// The variable in which lines of one contender differ, such as `nodes`.
     pub(crate) variable: &'static str,
     pub(crate) lines: Vec<Line>,
-    /// What the reader has to know.
+    /// Notes for the reader.
     pub(crate) notes: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Line {
 }
 
 impl Sheet {
-    /// An empty one. The id starts with the row.
+    /// An empty sheet. The id starts with the row.
     pub(super) fn new(id: &'static str, work: &'static str, variable: &'static str) -> Self {
         let row = id.split('/').next().and_then(|row| row.parse().ok());
         Self {
@@ -45,8 +45,8 @@ impl Sheet {
         self.lines.push(Line { at, column });
     }
 
-    /// Gives every line one turn per round, another one first each time. One that came to
-    /// nothing is not tried again.
+    /// Gives every line one turn per round, with a different line first each time. A line that
+    /// failed is not tried again.
     pub(super) fn take_turns(
         &mut self,
         rounds: usize,
@@ -66,13 +66,13 @@ impl Sheet {
         }
     }
 
-    /// One figure of a line over all rounds in which the contender got through.
+    /// One figure of a line over all rounds that the contender completed.
     pub(crate) fn figure(&self, at: usize, kind: Kind, figure: &str) -> Option<Spread> {
         let turns = &self.line(at, kind)?.column.turns;
         Spread::of(turns.iter().flatten().filter_map(|turn| find(turn, figure)))
     }
 
-    /// How many times as much a figure is at `to` as at `from`, round by round.
+    /// The ratio of a figure at `to` to the figure at `from`, round by round.
     pub(crate) fn growth(
         &self,
         kind: Kind,

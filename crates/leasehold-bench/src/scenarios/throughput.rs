@@ -23,7 +23,7 @@ pub(crate) struct ThroughputSpec {
     tasks: usize,
     runtime: Flavour,
     placement: Placement,
-    /// Whether peers that are programs of their own take part.
+    /// Whether peers that are separate programs take part.
     pub(crate) with_peers: bool,
 }
 
@@ -125,7 +125,7 @@ pub(crate) const ALL: &[ThroughputSpec] = {
     ]
 };
 
-/// What a scenario found.
+/// The result of a scenario.
 pub(crate) struct ThroughputResult {
     pub(crate) spec: &'static ThroughputSpec,
     pub(crate) columns: Vec<Column<Pairs>>,
@@ -137,7 +137,7 @@ impl ThroughputResult {
         Spread::of(turns.map(|turn| turn.per_s))
     }
 
-    /// How long acquires took, of all rounds together, the shortest first. Empty if there was
+    /// The latencies of acquires in all rounds together, the shortest first. Empty if there was
     /// more than one task.
     pub(crate) fn latencies(&self, kind: Kind) -> Vec<Duration> {
         let turns = self.turns(kind).unwrap_or_default().iter().flatten();
@@ -147,8 +147,8 @@ impl ThroughputResult {
         latencies
     }
 
-    /// How many times as fast as `other` this contender was, round by round: what
-    /// disturbs the machine for a while disturbs both.
+    /// The ratio of this contender's speed to that of `other`, round by round: what disturbs the
+    /// machine for a while disturbs both.
     pub(crate) fn ratio(&self, kind: Kind, other: Kind) -> Option<Spread> {
         let turns = self.turns(kind)?.iter().zip(self.turns(other)?);
         Spread::of(turns.filter_map(|(ours, theirs)| match (ours, theirs) {
@@ -178,7 +178,7 @@ pub(crate) fn run(
     let columns = on_pinned_thread(spec.placement, || {
         let runtime = runtime(spec.runtime)?;
         let columns = runtime.block_on(rounds(spec, plan, &urls, peers));
-        // A contender that hangs may never let go of its tasks.
+        // A contender that hangs may never end its tasks.
         runtime.shutdown_background();
         columns
     })?;
@@ -215,8 +215,8 @@ async fn rounds(
         contenders.push((Some(contender), warm.err()));
         columns.push(Column::new(kind));
     }
-    // Peers' programs warm up by themselves. Retries play no part here. In a quick run only
-    // those take part that there is a target for.
+    // Peers' programs warm up by themselves. Retry settings do not matter here. In a quick run,
+    // only peers with a target take part.
     let wanted = |peer: &Peer| !plan.quick || (spec.row == 4 && peer.is_npm());
     let able = |peer: &&&Peer| {
         spec.with_peers && wanted(peer) && peer.is_at_its_best() && peer.takes(spec.nodes)
@@ -227,7 +227,7 @@ async fn rounds(
     }
     for round in 0..plan.rounds {
         for offset in 0..contenders.len() {
-            // Nobody always comes first.
+            // A different contender is first each time.
             let index = (round + offset) % contenders.len();
             let (contender, cold) = &contenders[index];
             let column = &mut columns[index];
@@ -245,7 +245,7 @@ async fn rounds(
     Ok(columns)
 }
 
-/// Blocks the thread, which has nothing else to do meanwhile: the other contenders rest.
+/// Blocks the thread, which has nothing else to do meanwhile: the other contenders are idle.
 fn peer_turn(
     peer: &Peer,
     urls: &[String],

@@ -1,4 +1,4 @@
-//! More and more waiters for one name: what a hand-over costs, and how long the last waits.
+//! An increasing number of waiters for one name: the cost of a hand-over, and the longest wait.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ const PLACEMENT: Placement = Placement::OwnCores;
 /// The last is smaller in a quick run: connecting takes longest.
 const SIZES: [usize; 4] = [10, 100, 1000, 10_000];
 const MOST_QUICK: usize = 2000;
-/// rslock's attempts every 2 ms are more than a server can answer above this.
+/// Above this number, rslock's attempts every 2 ms are more than a server can answer.
 const MOST_OF_RSLOCK: usize = 1000;
 const MOST_OF_RSLOCK_QUICK: usize = 100;
-/// A turn is long enough for everybody to have the lock once if a hand-over takes so long.
+/// A turn is long enough for every waiter to hold the lock once if a hand-over takes this long.
 const HANDOVER: Duration = Duration::from_micros(400);
 /// Open files that are not for connections.
 const OTHER_FILES: usize = 150;
@@ -53,7 +53,7 @@ pub(super) fn run(plan: &Plan, server: &Servers) -> Result<Sheet, String> {
     }
     if bearable < SIZES[SIZES.len() - 1] {
         sheet.notes.push(format!(
-            "at most {bearable} waiters: each has connections of its own, and no more files may be open"
+            "at most {bearable} waiters: each has separate connections, and the limit of open files is reached"
         ));
     }
     if plan.quick {
@@ -90,8 +90,8 @@ fn turn(kind: Kind, urls: &[String], contest: Contest) -> Result<Figures, String
     ])
 }
 
-/// How many clients of leasehold can wait at once, if the server may open as many files as
-/// this process.
+/// How many clients of leasehold can wait at once, if the server may open as many files as this
+/// process.
 fn most_clients(urls: &[String]) -> Result<usize, String> {
     let limits = std::fs::read_to_string("/proc/self/limits").map_err(|e| e.to_string())?;
     let line = limits
@@ -105,7 +105,7 @@ fn most_clients(urls: &[String]) -> Result<usize, String> {
     Ok(limit.saturating_sub(OTHER_FILES) / each?)
 }
 
-/// How many files a client has open that waits.
+/// The number of files that a waiting client has open.
 async fn files_of_a_waiter(urls: &[String]) -> Result<usize, String> {
     let holder = Leasehold::connect(urls).await?;
     let _held = holder.acquire("9/files").await?;

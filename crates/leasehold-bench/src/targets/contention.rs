@@ -5,7 +5,7 @@ use crate::contenders::Kind;
 use crate::scenarios::contention::ContentionResult;
 use crate::stats::Spread;
 
-/// Against the ideal, and against the best peer.
+/// Compared with the ideal, and with the best peer.
 fn targets(row: u8) -> Option<(Bound, Bound)> {
     use Bound::AtLeast;
     match row {
@@ -15,10 +15,10 @@ fn targets(row: u8) -> Option<(Bound, Bound)> {
     }
 }
 
-/// For tasks of one process, against rslock.
+/// For tasks of one process, compared with rslock.
 const ONE_PROCESS: Bound = Bound::AtLeast(20.0);
 
-/// For both rows: nobody waits much longer than the others.
+/// For both rows: no contender waits much longer than the others.
 const LONGEST_TO_MEAN: Bound = Bound::AtMost(2.0);
 
 pub(super) fn judge(result: &ContentionResult) -> Vec<Verdict> {
@@ -33,7 +33,7 @@ pub(super) fn judge(result: &ContentionResult) -> Vec<Verdict> {
         outcome: bound.judge(value, sound),
     };
     let Some((ideal, peer)) = targets(result.spec.row) else {
-        // At its default, and at its best.
+        // With its default and with its best settings.
         let best = result.best_rslock().filter(|best| *best != Kind::Rslock);
         let others = [Some(Kind::Rslock), best].into_iter().flatten();
         let verdicts = others.map(|other| {

@@ -14,16 +14,16 @@ use crate::stats::Spread;
 /// leasehold's default for a TTL of 10 s: 5 % of it, at most 250 ms.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How a result compares with its target. Medians decide.
+/// The result of a comparison with a target. Medians decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Ok,
     Miss,
-    /// A wish, not a target.
+    /// A stretch goal that was missed.
     NotYet,
-    /// leasehold itself failed or hung in some round, whatever the others say.
+    /// leasehold itself failed or hung in some round, whatever the other results are.
     Failed,
-    /// There is nothing to compare with: the other one failed or hung.
+    /// There is nothing to compare with: the other contender failed or hung.
     Unmeasured,
 }
 
@@ -39,11 +39,11 @@ impl Outcome {
     }
 }
 
-/// One result beside its target.
+/// One result with its target.
 pub(crate) struct Verdict {
     pub(crate) row: u8,
     pub(crate) work: &'static str,
-    /// What was compared, such as `leasehold / raw`.
+    /// The compared figure, such as `leasehold / raw`.
     pub(crate) figure: String,
     pub(crate) unit: &'static str,
     pub(crate) value: Option<Spread>,
@@ -55,13 +55,13 @@ pub(crate) struct Verdict {
 enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// A stretch: missing it is no miss.
+    /// A stretch goal: missing it does not count as a miss.
     Wish(f64),
 }
 
 impl Bound {
-    /// `sound`: leasehold got through in every round. A median of those rounds alone in
-    /// which it did would flatter it.
+    /// `sound` means that leasehold completed every round. A median of only the completed rounds
+    /// would be too favourable.
     fn judge(self, value: Option<Spread>, sound: bool) -> Outcome {
         if !sound {
             return Outcome::Failed;
@@ -86,7 +86,7 @@ impl Bound {
     }
 }
 
-/// The throughput targets of a row: against raw, and against rslock.
+/// The throughput targets of a row: compared with raw, and with rslock.
 fn throughput_targets(row: u8) -> (&'static [Bound], &'static [Bound]) {
     use Bound::{AtLeast, Wish};
     match row {
@@ -98,13 +98,13 @@ fn throughput_targets(row: u8) -> (&'static [Bound], &'static [Bound]) {
     }
 }
 
-/// What row 4 asks for beside that: so many times as fast as npm's redlock.
+/// An additional target of row 4: the ratio to npm's redlock.
 const NPM_REDLOCK: Bound = Bound::AtLeast(3.0);
 
-/// What row 2 asks of locks without fencing: against raw, and against rslock.
+/// The targets of row 2 for locks without fencing: compared with raw, and with rslock.
 const UNFENCED: (Bound, Bound) = (Bound::AtLeast(0.95), Bound::AtLeast(1.2));
 
-/// Compares everything that was measured with its target.
+/// Compares all results with their targets.
 pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
     let throughput = results.throughput.iter().flat_map(judge_throughput);
     let faults = results.faults.iter().flat_map(judge_faults);
@@ -153,7 +153,7 @@ fn judge_throughput(result: &ThroughputResult) -> Vec<Verdict> {
     verdicts
 }
 
-/// The faster of npm's redlocks. `None` if they took no part.
+/// The faster of npm's redlocks. `None` if none took part.
 fn fastest_npm(result: &ThroughputResult) -> Option<Kind> {
     let kinds = result.columns.iter().map(|column| column.kind);
     let npm = kinds.filter(|kind| matches!(kind, Kind::Peer(peer) if peer.is_npm()));
@@ -161,7 +161,7 @@ fn fastest_npm(result: &ThroughputResult) -> Option<Kind> {
     npm.max_by(|one, other| median(one).total_cmp(&median(other)))
 }
 
-/// The faster of rslock's two set-ups.
+/// The faster of rslock's two settings.
 fn best_rslock(result: &ThroughputResult) -> Kind {
     let median = |kind| result.rate(kind).map_or(0.0, |rate| rate.median);
     if median(Kind::RslockNodelay) > median(Kind::Rslock) {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_ours_is_no_missing_figure() {
+    fn a_failure_of_leasehold_is_not_a_missing_figure() {
         let bound = Bound::AtMost(2.0);
         assert_eq!(bound.judge(None, true), Outcome::Unmeasured);
         assert_eq!(bound.judge(Spread::of([1.0]), false), Outcome::Failed);

@@ -6,9 +6,9 @@ use crate::scenarios::sheet::Sheet;
 use crate::scenarios::{held, idle, local, nodes, waiters};
 use crate::stats::Spread;
 
-/// What `top` still shows as 0.0 %, as long as it lasts.
+/// The largest value that `top` rounds to 0.0 %.
 const NOT_MEASURABLE_PERCENT: f64 = 0.05;
-/// Two leases in a request, and more so a hundred, are a batch.
+/// At least two leases in a request are a batch.
 const BATCHED: f64 = 2.0;
 
 pub(super) fn judge(sheet: &Sheet) -> Vec<Verdict> {
@@ -52,7 +52,7 @@ fn figure(sheet: &Sheet, at: usize, figure: &str) -> Option<Spread> {
     sheet.figure(at, Kind::Leasehold, figure)
 }
 
-/// From the fewest waiters to the most.
+/// The ratio from the fewest waiters to the most.
 fn handovers(sheet: &Sheet) -> Vec<Verdict> {
     let steps = sheet.steps(Kind::Leasehold);
     let (Some(&fewest), Some(&most)) = (steps.first(), steps.last()) else {
@@ -63,7 +63,7 @@ fn handovers(sheet: &Sheet) -> Vec<Verdict> {
     vec![judged(sheet, figure, " ×", Bound::AtMost(1.3), growth)]
 }
 
-/// Of each number of nodes, beside one.
+/// For each number of nodes, compared with one.
 fn costs(sheet: &Sheet) -> Vec<Verdict> {
     let several = sheet
         .steps(Kind::Leasehold)
@@ -105,7 +105,7 @@ fn waiting(sheet: &Sheet) -> Vec<Verdict> {
     verdicts.collect()
 }
 
-/// Nobody gets less than half of what all get on average, nor waits ten times as long.
+/// No process gets less than half of the average share, or waits ten times the average.
 fn starvation(sheet: &Sheet) -> Vec<Verdict> {
     let steps = sheet.steps(Kind::Leasehold).into_iter();
     let verdicts = steps.flat_map(|processes| {

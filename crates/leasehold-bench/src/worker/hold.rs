@@ -1,4 +1,4 @@
-//! Holds many leases of one client, and watches them being renewed.
+//! Holds many leases of one client, and counts their renewals.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,11 @@ use crate::contenders::{Leasehold, Lock};
 use crate::cpu::{CpuClock, resident_bytes};
 use crate::pin::Placement;
 
-/// So many tasks take the leases.
+/// The number of tasks that acquire the leases.
 const TASKS: usize = 500;
-/// Each takes so many locks before, until buffers have grown to what they need.
+/// Each task acquires this many locks before, until buffers have grown to their final size.
 const WARM_UP: usize = 20;
-/// How often is looked whether a lease was renewed: less than a period.
+/// How often to check whether a lease was renewed: less than a period.
 const LOOK_EVERY: Duration = Duration::from_millis(1000);
 
 pub(super) fn work(url: &str, leases: &str, periods: &str) -> Result<Value, String> {
@@ -27,7 +27,7 @@ pub(super) fn work(url: &str, leases: &str, periods: &str) -> Result<Value, Stri
         .build()
         .map_err(|error| error.to_string())?;
     let done = runtime.block_on(hold(url, leases, TTL / 3 * periods));
-    // The leases are not given back one by one: they end with this process.
+    // The leases are not released one by one: they end with this process.
     runtime.shutdown_background();
     done
 }
@@ -46,7 +46,7 @@ async fn hold(url: &str, count: usize, watch: Duration) -> Result<Value, String>
     let renewals = count_renewals(&leases, watch).await;
     let (used, seconds) = (cpu.elapsed()?, start.elapsed().as_secs_f64());
     let lost = leases.iter().filter(|lease| !lease.is_valid()).count();
-    // Giving back a hundred thousand leases is not what is measured.
+    // Releasing a hundred thousand leases is not measured.
     std::mem::forget(leases);
     Ok(json!({
         "renewals": renewals,
@@ -96,7 +96,7 @@ async fn take(client: &Leasehold, count: usize) -> Result<Vec<Lease>, String> {
     Ok(leases)
 }
 
-/// A lease that was renewed has another deadline.
+/// A renewed lease has a new deadline.
 async fn count_renewals(leases: &[Lease], watch: Duration) -> u64 {
     let (start, mut renewals) = (Instant::now(), 0);
     let mut deadlines: Vec<Moment> = leases.iter().map(Lease::deadline).collect();

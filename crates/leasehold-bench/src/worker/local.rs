@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{number, ready};
 use crate::contenders::{Leasehold, Lock};
 
-/// One time that the lock was held. Moments are microseconds of the machine's clock, which
+/// One period for which the lock was held. Times are microseconds of the machine's clock, which
 /// all processes share.
 #[derive(Clone, Copy)]
 pub(crate) struct Visit {
@@ -22,7 +22,7 @@ impl Visit {
         json!([self.token, self.entered_us, self.left_us, self.waited_us])
     }
 
-    /// Reads what a worker wrote.
+    /// Parses the output of a worker.
     pub(crate) fn parse(value: &Value) -> Option<Self> {
         Some(Self {
             token: value[0].as_u64()?,

@@ -1,8 +1,8 @@
-//! This program once more, in a process of its own: where several processes are to be
-//! measured, or the memory of one.
+//! This program, started again as a separate process, where several processes or the memory of
+//! one are measured.
 //!
-//! A worker sets itself up and prints a line of JSON; starts when it is sent a line; and
-//! prints another when it is done.
+//! A worker sets itself up and prints a line of JSON. It starts when it receives a line, and
+//! prints another one when it is done.
 
 mod hold;
 mod local;
@@ -19,19 +19,19 @@ pub(crate) use local::Visit;
 /// The argument that makes this program a worker.
 const FLAG: &str = "--worker";
 
-/// A worker, seen from outside. Killed when dropped.
+/// A worker, as its parent sees it. Killed when dropped.
 pub(crate) struct Worker {
     child: Child,
     lines: Receiver<String>,
 }
 
 impl Worker {
-    /// One that holds leases on a server, to be renewed; see [`hold`].
+    /// A worker that holds leases on a server, to be renewed; see [`hold`].
     pub(crate) fn hold(url: &str, leases: usize, periods: u32) -> Result<Self, String> {
         Self::start(&["hold", url, &leases.to_string(), &periods.to_string()])
     }
 
-    /// One that contends for a lock of an embedded store; see [`local`].
+    /// A worker that contends for a lock of an embedded store; see [`local`].
     pub(crate) fn local(
         url: &str,
         name: &str,
@@ -53,7 +53,7 @@ impl Worker {
             .map_err(|error| error.to_string())?;
         let (send, lines) = channel();
         if let Some(output) = child.stdout.take() {
-            // Ends with the worker, or when nobody listens any more.
+            // Ends with the worker, or when the receiver is dropped.
             std::thread::spawn(move || {
                 let mut said = BufReader::new(output).lines().map_while(Result::ok);
                 said.all(|line| send.send(line).is_ok())
@@ -62,10 +62,11 @@ impl Worker {
         Ok(Self { child, lines })
     }
 
-    /// What the worker says next.
+    /// The next line of the worker.
     ///
     /// # Errors
-    /// If it says nothing for so long, has ended, or has failed.
+    ///
+    /// If it prints nothing within the limit, has ended, or has failed.
     pub(crate) fn next(&self, limit: Duration) -> Result<Value, String> {
         let line = self
             .lines
@@ -82,9 +83,9 @@ impl Worker {
         }
     }
 
-    /// Tells it to start.
+    /// Makes the worker start.
     pub(crate) fn go(&mut self) -> Result<(), String> {
-        let input = self.child.stdin.as_mut().ok_or("it does not listen")?;
+        let input = self.child.stdin.as_mut().ok_or("the worker has no input")?;
         input.write_all(b"go\n").map_err(|error| error.to_string())
     }
 }
@@ -96,7 +97,7 @@ impl Drop for Worker {
     }
 }
 
-/// Works, if this process is a worker.
+/// Runs the worker, if this process is one.
 pub(crate) fn work() -> Option<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -108,27 +109,27 @@ pub(crate) fn work() -> Option<ExitCode> {
         _ => return None,
     };
     match done {
-        Ok(done) => say(&done),
-        Err(why) => say(&json!({ "failed": why })),
+        Ok(done) => print_line(&done),
+        Err(why) => print_line(&json!({ "failed": why })),
     }
     Some(ExitCode::SUCCESS)
 }
 
-/// To who started this worker. If that one is gone, the worker ends by itself soon.
-fn say(line: &Value) {
+/// Prints a line for the parent. If the parent is gone, the worker ends soon by itself.
+fn print_line(line: &Value) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// Says that everything is set up, and waits for the start.
+/// Reports that everything is set up, and waits for the start.
 async fn ready(line: &Value) -> Result<(), String> {
-    say(line);
-    let told = tokio::task::spawn_blocking(|| {
+    print_line(line);
+    let started = tokio::task::spawn_blocking(|| {
         let mut line = String::new();
         std::io::stdin().read_line(&mut line)
     });
-    match told.await {
+    match started.await {
         Ok(Ok(1..)) => Ok(()),
-        other => Err(format!("never told to start: {other:?}")),
+        other => Err(format!("never started: {other:?}")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! At most one holder inside validity.
+//! At most one holder has a valid lease.
 
 use super::{Check, Fact, Scene};
 use crate::ledger::HoldingId;
@@ -7,8 +7,9 @@ use crate::plan::Mode;
 /// The name of the promise.
 pub const PROMISE: &str = "exclusion";
 
-/// Whenever a lease is granted, and at every audit, no other lease of the name may say that it is valid. Not
-/// even that of a process which is paused: it could go on at any moment, and look.
+/// Whenever a lease is granted, and at every audit, no other lease of the name may report itself
+/// as valid. This includes the lease of a paused process, which could resume at any moment and
+/// check it.
 pub struct Exclusion;
 
 impl Check for Exclusion {

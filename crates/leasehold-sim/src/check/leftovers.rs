@@ -9,11 +9,12 @@ use crate::world::World;
 /// The name of the promise.
 pub const PROMISE: &str = "nothing left";
 
-/// What is on nodes: with what ends by itself, or without. What `min_hold` keeps does, and what
-/// the dead have left behind.
+/// Checks that no locks and lines are left on the nodes. Without `all`, it ignores what ends by
+/// itself: locks kept for `min_hold`, and what dead processes have left behind.
 ///
 /// # Errors
-/// What there is.
+///
+/// What is left.
 pub fn nothing_on_nodes(world: &World, all: bool) -> Result<(), String> {
     let now = world.agenda.now();
     for (node, server) in world.servers.iter().enumerate() {
@@ -27,10 +28,11 @@ pub fn nothing_on_nodes(world: &World, all: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Tasks that have not ended.
+/// Checks that all tasks have ended.
 ///
 /// # Errors
-/// Where there are some.
+///
+/// The process with tasks left.
 pub fn no_tasks(processes: &[Arc<Process>]) -> Result<(), String> {
     for process in processes {
         let tasks = process.tasks();

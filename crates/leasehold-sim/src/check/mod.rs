@@ -1,4 +1,4 @@
-//! The checkers: one promise each.
+//! The checkers, one for each promise.
 
 pub mod exclusion;
 pub mod leftovers;
@@ -23,41 +23,41 @@ pub struct Violation {
     pub what: String,
 }
 
-/// What checkers are told of.
+/// A fact that checkers examine.
 #[derive(Clone, Copy, Debug)]
 pub enum Fact {
-    /// Somebody got a lease.
+    /// A caller acquired a lease.
     Granted(HoldingId),
-    /// Nothing in particular: everybody is looked at.
+    /// A periodic check of all holders.
     Audit,
-    /// Somebody was told that a lease is lost.
-    Told(HoldingId),
-    /// The resource of a name was written: it says `value` after so many updates.
+    /// A holder was notified that its lease is lost.
+    LossNotified(HoldingId),
+    /// The resource of a name was written: it holds `value` after `updates` updates.
     Wrote {
-        /// Which name.
+        /// The name.
         name: usize,
-        /// What it says.
+        /// The value of the register.
         value: u64,
-        /// How many updates were acknowledged.
+        /// The number of acknowledged updates.
         updates: u64,
     },
 }
 
-/// Where a fact belongs.
+/// The context of a fact.
 pub struct Scene<'a> {
     /// What the faults may do.
     pub mode: Mode,
     /// The true time.
     pub now: Nanos,
-    /// Who holds what.
+    /// The leases and their holders.
     pub ledger: &'a Ledger,
-    /// What the holder's own clock shows, for facts about a holding.
+    /// The time by the holder's own clock, for facts about a holding.
     pub local: Option<leasehold::Moment>,
 }
 
 /// A promise that is checked at every fact.
 pub trait Check: Send {
-    /// How the promise is called.
+    /// The name of the promise.
     fn promise(&self) -> &'static str;
 
     /// # Errors
@@ -65,7 +65,7 @@ pub trait Check: Send {
     fn see(&mut self, fact: Fact, scene: &Scene<'_>) -> Result<(), String>;
 }
 
-/// All that are checked at every fact.
+/// All checkers that examine every fact.
 pub fn all() -> Vec<Box<dyn Check>> {
     vec![
         Box::new(exclusion::Exclusion),

@@ -1,35 +1,36 @@
-//! Nobody who stands in line is overtaken.
+//! No waiter in line is overtaken.
 
-use crate::waiters::Stander;
+use crate::waiters::Waiter;
 use crate::world::World;
 
 /// The name of the promise.
 pub const PROMISE: &str = "order";
 
-/// When all is well, who stands in line on all nodes is not overtaken: nobody whose token is
-/// larger than its ticket, and who asks for the lock after that, gets it while the other still
-/// stands there. (Who has left a node's line, because the node took it for dead, forgot it or
-/// saw its ticket overtaken before, has lost its place there.)
+/// Without faults, a waiter that stands in line on all nodes is not overtaken: no claim with a
+/// token above its ticket that sends its ACQUIRE later acquires the lock while the waiter still
+/// stands there. (A waiter loses its place on a node that dropped it as silent, forgot it, or saw
+/// its ticket overtaken before.)
 ///
 /// # Errors
-/// Who was overtaken.
-pub fn nobody_overtaken(world: &World, token: u64, before: &[Stander]) -> Result<(), String> {
+///
+/// The waiter that was overtaken.
+pub fn no_waiter_overtaken(world: &World, token: u64, before: &[Waiter]) -> Result<(), String> {
     let overtaken = before
         .iter()
-        .find(|stander| stander.process.is_running() && stands_everywhere(world, stander));
+        .find(|waiter| waiter.process.is_running() && stands_everywhere(world, waiter));
     match overtaken {
         None => Ok(()),
-        Some(stander) => Err(format!(
+        Some(waiter) => Err(format!(
             "token {token} was granted while {} stood in line on all nodes with ticket {}",
-            stander.process.label(),
-            stander.ticket
+            waiter.process.label(),
+            waiter.ticket
         )),
     }
 }
 
-/// Whether it stands in line on all nodes now.
-pub fn stands_everywhere(world: &World, stander: &Stander) -> bool {
-    let name = &world.names[stander.name];
+/// Whether the claim stands in line on all nodes now.
+pub fn stands_everywhere(world: &World, waiter: &Waiter) -> bool {
+    let name = &world.names[waiter.name];
     let mut servers = world.servers.iter();
-    servers.all(|server| server.stands(name, &stander.owner))
+    servers.all(|server| server.stands(name, &waiter.owner))
 }

@@ -1,4 +1,4 @@
-//! When all is well, leases can be had, and a lease that has ended goes to one who waits.
+//! Without faults, leases can be acquired, and a lease that has ended goes to a waiter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use crate::world::World;
 /// The name of the promise.
 pub const PROMISE: &str = "progress";
 
-/// How often one who waits asks, whatever it has heard.
+/// How often a waiter sends WAIT, whatever notifications it gets.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_secs(1);
 const EVERY: Nanos = 200 * MILLI;
 
-/// How long a lock may be free while somebody waits for it in line: until those before it who
-/// are dead have been buried, what was handed over to the last of them is over, and it asks
-/// again by itself; and some round trips. No TTL is in it.
+/// How long a lock may be free while a waiter stands in line: until the node has dropped the dead
+/// waiters ahead of it, the grant that was handed over to the last of them has expired, and the
+/// waiter sends WAIT by itself, plus some round trips. It does not depend on the TTL.
 pub fn longest_hand_over(plan: &Plan) -> Nanos {
     let waits = (DEAD_AFTER + HANDED_OVER + HEARTBEAT + SLACK).as_nanos() as Nanos;
     plan.by_slow_clocks(waits + 24 * plan.longest_round_trip())
 }
 
-/// Looks from time to time, as long as somebody waits.
+/// Checks periodically, as long as callers wait.
 pub fn watch(world: &Arc<World>) {
     world.agenda.enter(world.agenda.now() + EVERY, |world| {
         if let Err(what) = no_lost_hand_over(world) {
@@ -38,7 +38,8 @@ pub fn watch(world: &Arc<World>) {
 }
 
 /// # Errors
-/// A name that has been free for too long though somebody waits for it.
+///
+/// A name that has been free for too long though callers wait for it.
 fn no_lost_hand_over(world: &World) -> Result<(), String> {
     let now = world.agenda.now();
     let limit = longest_hand_over(&world.plan);
@@ -53,7 +54,7 @@ fn no_lost_hand_over(world: &World) -> Result<(), String> {
         if now - since > limit {
             let span = Duration::from_nanos(now - since);
             return Err(format!(
-                "name-{name} is free, and all is well, but nobody who waits for it has got it \
+                "name-{name} is free, and there are no faults, but no waiter has acquired it \
                  for {span:.1?}"
             ));
         }
@@ -61,8 +62,8 @@ fn no_lost_hand_over(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether somebody has the lease, or so many nodes keep the lock of one who is dead or for
-/// `min_hold` that nobody can have it.
+/// Whether a caller holds the lease, or so many nodes keep the lock of a dead process or for
+/// `min_hold` that it cannot be acquired.
 fn is_taken(world: &World, name: usize) -> bool {
     if world.journal().ledger.is_held(name) {
         return true;

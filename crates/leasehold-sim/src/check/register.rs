@@ -5,9 +5,8 @@ use super::{Check, Fact, Scene};
 /// The name of the promise.
 pub const PROMISE: &str = "no lost update";
 
-/// Every update reads the register and writes one more than it read, with whatever other
-/// holders do in between; so the register says how many updates it has acknowledged, or one
-/// of them was lost.
+/// Every update reads the register and writes the value plus one, whatever other holders do in
+/// between. So the value is the number of acknowledged updates, unless one was lost.
 pub struct Updates;
 
 impl Check for Updates {
@@ -22,7 +21,7 @@ impl Check for Updates {
                 value,
                 updates,
             } if value != updates => Err(format!(
-                "the register of name {name} says {value} after {updates} updates"
+                "the register of name {name} holds {value} after {updates} updates"
             )),
             _ => Ok(()),
         }

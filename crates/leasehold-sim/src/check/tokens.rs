@@ -1,4 +1,4 @@
-//! Tokens are unique, and grow. With no assumption at all.
+//! Tokens are unique, and grow. This holds without any assumption.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use crate::agenda::Nanos;
 /// The name of the promise.
 pub const PROMISE: &str = "tokens";
 
-/// Any two acquisitions of a name have different tokens, and the one that began after the
-/// other had succeeded has the larger one.
+/// Any two acquisitions of a name have different tokens, and an acquisition that began after
+/// another one had succeeded has the larger token.
 #[derive(Default)]
 pub struct Tokens {
     names: BTreeMap<usize, History>,
@@ -18,7 +18,7 @@ pub struct Tokens {
 #[derive(Default)]
 struct History {
     used: BTreeSet<u64>,
-    /// When an acquisition succeeded, and the largest token until then.
+    /// When an acquisition succeeded, and the largest token up to then.
     largest: Vec<(Nanos, u64)>,
 }
 
@@ -35,7 +35,7 @@ impl Check for Tokens {
         let history = self.names.entry(new.name).or_default();
         let (who, token) = (new.process.label(), new.token);
         if token == 0 {
-            // Without fencing.
+            // A lease without fencing has no token.
             return Ok(());
         }
         if !history.used.insert(token) {

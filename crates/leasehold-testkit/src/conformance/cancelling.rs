@@ -1,4 +1,4 @@
-//! Callers that go away leave nothing behind.
+//! Cancelled callers leave no locks behind.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Case, is_taken, pause, taken};
 
-/// A caller that is dropped at any await point leaves nothing that a TTL must end.
-pub async fn cancelled_anywhere_leaves_nothing(case: Case) {
+/// A caller that is dropped at any await point leaves no lock that only its TTL would end.
+pub async fn a_cancelled_caller_leaves_nothing(case: Case) {
     let client = case.client().await;
     for polls in 1..=12 {
         let name = format!("a{polls}");
@@ -21,7 +21,7 @@ pub async fn cancelled_anywhere_leaves_nothing(case: Case) {
                     drop(lease);
                     break;
                 }
-                // Lets the requests and their answers get ahead by a little.
+                // Gives the requests and their answers a small head start.
                 pause(polls % 4).await;
             }
         }
@@ -32,8 +32,8 @@ pub async fn cancelled_anywhere_leaves_nothing(case: Case) {
     assert_eq!(client.shutdown(Duration::from_secs(20)).await, 0);
 }
 
-/// A waiter that gives up neither takes the lock later nor disturbs the holder.
-pub async fn cancelled_while_waiting_leaves_nothing(case: Case) {
+/// A waiter that gives up neither acquires the lock later nor disturbs the holder.
+pub async fn a_cancelled_waiter_leaves_nothing(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     let lease = taken(&one.mutex("a")).await;
     let mutex = two.mutex("a");
@@ -46,7 +46,7 @@ pub async fn cancelled_while_waiting_leaves_nothing(case: Case) {
     assert_eq!(case.locked("a"), 0);
 }
 
-/// What a failed attempt may have taken on some nodes is free at once.
+/// The locks that a failed attempt may have acquired on some nodes are free at once.
 pub async fn a_failed_attempt_leaves_nothing(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     let lease = taken(&one.mutex("a")).await;
@@ -56,7 +56,7 @@ pub async fn a_failed_attempt_leaves_nothing(case: Case) {
     }
     assert_eq!(two.shutdown(Duration::from_secs(20)).await, 0);
     for (before, after) in before.iter().zip(case.deployment.values(b"a")) {
-        // The holder may have joined more nodes meanwhile; nobody else has.
+        // The holder may have acquired the lock on more nodes meanwhile. No other client has.
         assert!(before.is_none() || *before == after);
     }
     lease.release().await;

@@ -7,8 +7,8 @@ use leasehold::{Mutex, Released};
 
 use super::{Case, is_taken, taken};
 
-/// Taking and giving back works, again and again.
-pub async fn takes_and_gives_back(case: Case) {
+/// A lock can be acquired and released again and again.
+pub async fn acquires_and_releases(case: Case) {
     let mutex = case.client().await.mutex("a");
     for _ in 0..20 {
         let lease = taken(&mutex).await;
@@ -31,7 +31,7 @@ pub async fn excludes_another_client(case: Case) {
     drop(taken(&two.mutex("a")).await);
 }
 
-/// So do two handles of one client: the lock is not reentrant.
+/// Two handles of one client exclude each other, too: the lock is not reentrant.
 pub async fn excludes_the_same_client(case: Case) {
     let client = case.client().await;
     let lease = taken(&client.mutex("a")).await;
@@ -40,7 +40,7 @@ pub async fn excludes_the_same_client(case: Case) {
 }
 
 /// Locks of different names are different locks.
-pub async fn names_do_not_touch_each_other(case: Case) {
+pub async fn names_are_independent(case: Case) {
     let client = case.client().await;
     let leases = [
         taken(&client.mutex("a")).await,
@@ -52,8 +52,8 @@ pub async fn names_do_not_touch_each_other(case: Case) {
     assert!(leases.iter().all(leasehold::Lease::is_valid));
 }
 
-/// A prefix makes another name of the same.
-pub async fn prefixes_do_not_touch_each_other(case: Case) {
+/// A prefix makes a different name.
+pub async fn prefixes_are_independent(case: Case) {
     let plain = case.client().await;
     let prefixed = case.builder().prefix("app:").connect().await;
     let prefixed = prefixed.expect("the nodes work");
@@ -69,7 +69,7 @@ pub async fn one_of_64_tasks_at_a_time(case: Case) {
     increment(&vec![mutex; 64], 2).await;
 }
 
-/// 8 clients, each with its own connections, do the same.
+/// 8 clients, each with separate connections, do the same.
 pub async fn one_of_8_clients_at_a_time(case: Case) {
     let mut mutexes = Vec::new();
     for _ in 0..8 {
@@ -78,7 +78,7 @@ pub async fn one_of_8_clients_at_a_time(case: Case) {
     increment(&mutexes, 10).await;
 }
 
-/// Each mutex's task reads a number, lets others run, and writes it back larger. Tokens
+/// The task of each mutex reads a number, lets other tasks run, and writes it back larger. Tokens
 /// grow in the order in which the lock was held.
 async fn increment(mutexes: &[Mutex], times: u64) {
     let (number, last_token) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -101,7 +101,7 @@ async fn increment(mutexes: &[Mutex], times: u64) {
         })
         .collect();
     for task in tasks {
-        task.await.expect("the task ends well");
+        task.await.expect("the task does not panic");
     }
     let expected = mutexes.len() as u64 * times;
     assert_eq!(number.load(Ordering::SeqCst), expected, "lost updates");

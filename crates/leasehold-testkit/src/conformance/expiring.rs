@@ -1,4 +1,4 @@
-//! A lease ends by itself.
+//! A lease expires without a release.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use leasehold::{Moment, Released};
 
 use super::{Case, ending, pause};
 
-/// A holder that does not renew loses the lock to the next one.
+/// A holder that does not renew loses the lock to the next client.
 pub async fn is_free_after_its_ttl(case: Case) {
     let client = case.client().await;
     let lease = ending(client.mutex("a")).await;
@@ -16,12 +16,12 @@ pub async fn is_free_after_its_ttl(case: Case) {
     assert!(next.token() > lease.token());
 }
 
-/// The deadline is kept locally: no answer of a server is needed to know it.
-pub async fn is_over_at_its_deadline(case: Case) {
+/// The client tracks the deadline itself, without an answer of a server.
+pub async fn ends_at_its_deadline(case: Case) {
     let client = case.client().await;
     let before = Moment::now();
     let lease = ending(client.mutex("a")).await;
-    // ttl − drift, counted from before the request.
+    // TTL − drift, counted from before the request.
     let latest = Moment::now() + Duration::from_millis(790);
     assert!(lease.deadline() >= before + Duration::from_millis(790));
     assert!(lease.deadline() <= latest);
@@ -36,23 +36,23 @@ pub async fn is_over_at_its_deadline(case: Case) {
     assert_eq!(lease.remaining(), Duration::ZERO);
 }
 
-/// `release` of a lease that has expired says so and does not hang.
-pub async fn says_that_it_was_lost_when_given_back_late(case: Case) {
+/// `release` of an expired lease reports the loss, and does not hang.
+pub async fn reports_the_loss_when_released_late(case: Case) {
     let client = case.client().await;
     let lease = ending(client.mutex("a")).await;
     pause(900).await;
     assert_eq!(lease.release().await, Released::WasLost);
 }
 
-/// `lost()` resolves while the lease is still good for a moment.
+/// `lost()` resolves while the lease is still valid for a moment.
 ///
-/// A machine that stands still at that moment is late whatever the code does, so it may try again.
-/// Never is it early.
+/// A machine that stalls at that moment is late whatever the code does, so the case may try
+/// again. It must never be early.
 pub async fn signals_the_loss_before_the_deadline(case: Case) {
     let client = case.client().await;
     let mut late = Vec::new();
     for i in 0..20 {
-        // Of no length that is in step with what keeps the machine busy.
+        // A length that is not in step with other periodic load on the machine.
         let ttl = Duration::from_millis(3_000 + 137 * i);
         let mutex = client
             .mutex("a")
@@ -62,7 +62,7 @@ pub async fn signals_the_loss_before_the_deadline(case: Case) {
         lease.lost().await;
         let now = Moment::now();
         assert!(deadline.saturating_duration_since(now) < ttl / 10, "early");
-        // It stays lost.
+        // The lease stays lost.
         lease.lost().await;
         assert!(!lease.is_valid());
         if now < deadline {
@@ -73,8 +73,9 @@ pub async fn signals_the_loss_before_the_deadline(case: Case) {
     panic!("late, every time: {late:?}");
 }
 
-/// Who waits for the lock gets it only when the lease of the holder is over, of which it is told.
-pub async fn nobody_else_holds_it_before_it_is_over(case: Case) {
+/// A waiter acquires the lock only after the holder's lease has ended, and the holder was
+/// notified of that.
+pub async fn no_other_client_holds_it_before_the_lease_ends(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     let lease = ending(one.mutex("a")).await;
     let lost = lease.lost();

@@ -1,4 +1,4 @@
-//! Tokens grow, and what is over stays over.
+//! Tokens grow, and a lease that has ended cannot be revived.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ pub async fn tokens_grow_from_owner_to_owner(case: Case) {
     }
 }
 
-/// A clock of a client that is far off.
+/// A client's clock that is far off.
 struct Off {
     seconds: i64,
 }
@@ -35,7 +35,7 @@ impl TimeSource for Off {
     }
 }
 
-/// A client's clock that is hours or years off changes nothing.
+/// A client's clock that is hours or years off does not affect the tokens.
 pub async fn tokens_grow_whatever_the_clients_clocks_say(case: Case) {
     let mut clients = Vec::new();
     for seconds in [
@@ -60,7 +60,7 @@ pub async fn tokens_grow_whatever_the_clients_clocks_say(case: Case) {
     }
 }
 
-/// Nodes that lose their memory do not hand out old tokens again.
+/// Nodes that lose their memory do not issue old tokens again.
 pub async fn tokens_grow_when_nodes_forget(case: Case) {
     let client = case.client().await;
     let mut last = 0;
@@ -73,7 +73,7 @@ pub async fn tokens_grow_when_nodes_forget(case: Case) {
     }
 }
 
-/// Waits where a node may still be starting up.
+/// Waits, because a node may still be starting up.
 async fn taken_soon(client: &Client) -> leasehold::Lease {
     let mutex = client.mutex("a");
     let lease = mutex.lock_timeout(Duration::from_secs(30)).await;
@@ -92,7 +92,7 @@ pub async fn a_stale_owner_cannot_release(case: Case) {
     assert_eq!(lease.release().await, Released::Released);
 }
 
-/// Nor can it be extended, even when the lock is free again.
+/// A lease that has ended cannot be extended, even when the lock is free again.
 pub async fn a_stale_owner_cannot_extend(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     let stale = ending(one.mutex("a")).await;
@@ -102,10 +102,10 @@ pub async fn a_stale_owner_cannot_extend(case: Case) {
     lease.release().await;
     case.until_free("a").await;
     assert!(matches!(stale.extend().await, Err(Error::Lost { .. })));
-    assert_eq!(case.locked("a"), 0, "it came back");
+    assert_eq!(case.locked("a"), 0, "the lock came back");
 }
 
-/// Nodes that forgot a lease do not take it back; the holder is told.
+/// Nodes that have forgotten a lease do not accept it again, and the holder is notified.
 pub async fn a_lease_that_nodes_forgot_is_lost(case: Case) {
     let client = case.client().await;
     let lease = taken(&client.mutex("a")).await;

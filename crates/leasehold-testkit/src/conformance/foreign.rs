@@ -1,10 +1,10 @@
-//! Locks that other programs hold, under the same names.
+//! Locks that other programs hold under the same names.
 
 use std::time::Duration;
 
 use super::{Case, is_taken};
 
-/// What other libraries write: hex, base64, raw bytes, nothing.
+/// Values that other libraries write: hex, base64, raw bytes, the empty string.
 const VALUES: [&[u8]; 4] = [
     b"3f2a9c0e5b7d4f618a9b0c1d2e3f4a5b",
     b"mB2Xn0Qm8hQp3Zb1kq7V9A==",
@@ -12,7 +12,7 @@ const VALUES: [&[u8]; 4] = [
     b"",
 ];
 
-/// A value of any bytes is an owner like any other.
+/// A value of any bytes counts as an owner.
 pub async fn respects_foreign_owners(case: Case) {
     let client = case.client().await;
     for (index, value) in VALUES.into_iter().enumerate() {
@@ -28,7 +28,7 @@ pub async fn respects_foreign_owners(case: Case) {
     assert_eq!(client.shutdown(Duration::from_secs(20)).await, 0);
 }
 
-/// A lock without a TTL is held for ever; the error says so.
+/// A lock without a TTL never expires, and the error says so.
 pub async fn respects_foreign_owners_without_a_ttl(case: Case) {
     let client = case.client().await;
     case.deployment.set_foreign(b"a", b"forever", None);
@@ -36,10 +36,13 @@ pub async fn respects_foreign_owners_without_a_ttl(case: Case) {
     let error = client.mutex("a").lock_timeout(wait).await;
     let text = error.expect_err("held").to_string();
     assert!(text.contains("without a TTL"), "{text}");
-    assert!(!text.contains("forever"), "a foreign secret: {text}");
+    assert!(
+        !text.contains("forever"),
+        "the text shows a foreign secret: {text}"
+    );
 }
 
-/// Foreign releases tell nobody: the remaining TTL guides the waiter.
+/// A foreign release sends no notification, so the waiter follows the remaining TTL.
 pub async fn takes_over_when_a_foreign_lock_expires(case: Case) {
     let client = case.client().await;
     let ttl = Some(Duration::from_millis(500));

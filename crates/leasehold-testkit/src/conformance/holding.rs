@@ -1,4 +1,4 @@
-//! A lease in the hand.
+//! Holding a lease, and releasing it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub async fn survives_three_ttls_by_renewal(case: Case) {
     assert_eq!(lease.release().await, Released::Released);
 }
 
-/// One timer renews them all.
+/// One timer renews all leases of a client.
 pub async fn renews_many_at_once(case: Case) {
     let client = case.client().await;
     let mut leases = Vec::new();
@@ -34,8 +34,8 @@ pub async fn renews_many_at_once(case: Case) {
     }
 }
 
-/// The lease keeps what it needs alive.
-pub async fn goes_on_when_the_client_handle_is_gone(case: Case) {
+/// A lease keeps the client's internals alive.
+pub async fn outlives_the_client_handle(case: Case) {
     let lease = taken(&renewed(case.client().await.mutex("a"))).await;
     tokio::time::sleep(RENEWED * 2).await;
     assert!(lease.is_valid());
@@ -56,7 +56,7 @@ pub async fn extends_by_hand(case: Case) {
     assert_eq!(lease.release().await, Released::Released);
 }
 
-/// `max_hold` ends a lease however well it is renewed, and frees the name.
+/// `max_hold` ends a lease though it is renewed, and frees the name.
 pub async fn ends_at_max_hold(case: Case) {
     let client = case.client().await;
     let before = Moment::now();
@@ -72,7 +72,7 @@ pub async fn ends_at_max_hold(case: Case) {
     assert_eq!(lease.release().await, Released::WasLost);
 }
 
-/// `min_hold` keeps the name taken after an early release, by nobody; then it is free.
+/// `min_hold` keeps the name taken, without an owner, after an early release. Then it is free.
 pub async fn stays_taken_for_min_hold(case: Case) {
     let client = case.client().await;
     let before = Moment::now();
@@ -94,7 +94,7 @@ pub async fn stays_taken_for_min_hold(case: Case) {
 }
 
 /// `with` holds the lock while the closure runs.
-pub async fn runs_a_closure_and_gives_back(case: Case) {
+pub async fn runs_a_closure_and_releases(case: Case) {
     let client = case.client().await;
     let mutex = client.mutex("a");
     let token = mutex
@@ -108,7 +108,7 @@ pub async fn runs_a_closure_and_gives_back(case: Case) {
     case.until_free("a").await;
 }
 
-/// A closure does not go on without its lease.
+/// A closure is not polled any more without its lease.
 pub async fn cancels_a_closure_when_lost(case: Case) {
     let client = case.client().await;
     let mutex = short(client.mutex("a"));
@@ -124,7 +124,7 @@ pub async fn cancels_a_closure_when_lost(case: Case) {
 }
 
 /// A dropped lease is free soon, not after its TTL.
-pub async fn drop_gives_back(case: Case) {
+pub async fn drop_releases(case: Case) {
     let client = case.client().await;
     for _ in 0..3 {
         drop(taken(&client.mutex("a")).await);
@@ -133,7 +133,7 @@ pub async fn drop_gives_back(case: Case) {
 }
 
 /// Dropping works from any thread.
-pub async fn drop_outside_of_a_runtime_gives_back(case: Case) {
+pub async fn drop_outside_of_a_runtime_releases(case: Case) {
     let client = case.client().await;
     let lease = taken(&client.mutex("a")).await;
     std::thread::spawn(move || drop(lease))
@@ -142,7 +142,7 @@ pub async fn drop_outside_of_a_runtime_gives_back(case: Case) {
     case.until_free("a").await;
 }
 
-/// `shutdown` waits for what was dropped, and takes nothing new.
+/// `shutdown` waits for the releases of dropped leases, and acquires nothing new.
 pub async fn shutdown_drains(case: Case) {
     let client = case.client().await;
     for i in 0..10 {
@@ -156,11 +156,12 @@ pub async fn shutdown_drains(case: Case) {
     assert!(matches!(refused, Err(Error::ShutDown)), "{refused:?}");
 }
 
-/// Whoever drops a lease and tries again gets the lock: the release is sent before the acquire.
+/// A caller that drops a lease and tries again acquires the lock: the release is sent before the
+/// acquire.
 pub async fn a_dropped_lease_can_be_acquired_again_at_once(case: Case) {
     let case = Arc::new(case);
     drops_and_acquires(&case).await;
-    // Where no other task runs in between.
+    // In a place where no other task runs in between.
     let blocking = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -176,13 +177,17 @@ async fn drops_and_acquires(case: &Case) {
     let mutex = client.mutex("a");
     for round in 0..200 {
         let lease = mutex.try_lock().await.expect("a majority");
-        drop(lease.unwrap_or_else(|| panic!("held by its own past, in round {round}")));
+        drop(
+            lease.unwrap_or_else(|| {
+                panic!("the dropped lease still holds the lock, in round {round}")
+            }),
+        );
     }
     assert_eq!(client.shutdown(Duration::from_secs(20)).await, 0);
 }
 
-/// The name stays taken for the period after the work, and no longer.
-pub async fn stays_taken_after_a_release_that_says_so(case: Case) {
+/// The name stays taken for the given period after the work, and no longer.
+pub async fn stays_taken_after_release_keeping(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     let period = Duration::from_secs(2);
     let lease = taken(&one.mutex("a")).await;
@@ -199,7 +204,7 @@ pub async fn stays_taken_after_a_release_that_says_so(case: Case) {
         .await;
     let after = Moment::now().saturating_duration_since(start);
     assert!(after > nearly, "free after {after:?}");
-    // Only if it was held until then.
+    // Only if the lease was valid until then.
     let lease = taken(&short(one.mutex("a"))).await;
     lease.lost().await;
     let error = lease.release_keeping(period).await.expect_err("lost");

@@ -1,4 +1,4 @@
-//! Options that apply, and input that cannot work.
+//! Options that apply, and invalid input.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use leasehold::{Error, Invalid, Moment, Name, Wait};
 
 use super::{Case, taken};
 
-/// Options of a call are its own.
+/// The options of a call apply to that call only.
 pub async fn takes_options_per_call(case: Case) {
     let client = case.client().await;
     let long = taken(&client.mutex("a")).await;
@@ -41,13 +41,13 @@ pub async fn takes_names_of_any_bytes(case: Case) {
     }
 }
 
-/// A name that is too short or too long is an error, and nothing is sent.
+/// A name that is too short or too long is an error, and no request is sent.
 pub async fn refuses_bad_names(case: Case) {
     let client = case.client().await;
     for len in [0, Name::MAX_LEN + 1] {
         let refused = client.mutex(vec![b'x'; len]).try_lock().await;
         match refused {
-            Err(Error::Invalid(Invalid::Name { len: told })) => assert_eq!(told, len),
+            Err(Error::Invalid(Invalid::Name { len: reported })) => assert_eq!(reported, len),
             other => panic!("{other:?}"),
         }
     }
@@ -58,7 +58,7 @@ pub async fn refuses_bad_names(case: Case) {
     );
 }
 
-/// A duration that a server would take amiss never reaches it: `PEXPIRE key 0` deletes.
+/// A duration that a server would misinterpret is never sent: `PEXPIRE key 0` deletes the key.
 pub async fn refuses_bad_durations(case: Case) {
     let client = case.client().await;
     let day = Duration::from_secs(24 * 3600);

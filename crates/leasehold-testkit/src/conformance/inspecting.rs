@@ -1,4 +1,4 @@
-//! Looking at locks, taking them away, and handing them on.
+//! Inspecting, breaking and detaching locks.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -7,7 +7,7 @@ use leasehold::{Client, Error, Loss, Released, Wait};
 
 use super::{Case, TTL, is_taken, pause, renewed, taken};
 
-/// Every node says who holds what; what is free is not shown.
+/// Every node reports the holders of its locks. Free names are not shown.
 pub async fn shows_who_holds_what(case: Case) {
     let client = case.client().await;
     assert!(
@@ -51,12 +51,14 @@ pub async fn shows_who_holds_what(case: Case) {
     );
 }
 
-/// When the lock was granted, not when the holder asked for it or began to wait. Neither is it the
-/// time of the token, which is ahead of the clock of a node that started lately.
+/// `since` is when the lock was granted, not when the holder sent its request or began to wait.
+/// It is not the time of the token either, which is ahead of the clock of a recently started
+/// node.
 pub async fn shows_when_a_lock_was_granted(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     for _ in 0..2 {
-        // A client that has just heard from a node asks in another way than one that has not.
+        // A client that has just heard from a node sends a different request than one that has
+        // not.
         taken(&one.mutex("a")).await.release().await;
         case.until_free("a").await;
         let before = SystemTime::now();
@@ -79,9 +81,9 @@ pub async fn shows_when_a_lock_was_granted(case: Case) {
     check_since(&one, before, after).await;
 }
 
-/// The lock was granted between these two times.
+/// Checks that the lock was granted between these two times.
 async fn check_since(client: &Client, before: SystemTime, after: SystemTime) {
-    // Longer than what may lie between two clocks of one machine.
+    // More than the difference between two clocks of one machine.
     let margin = Duration::from_millis(200);
     pause(500).await;
     let inspection = client.inspect("a").await.expect("a name");
@@ -91,7 +93,8 @@ async fn check_since(client: &Client, before: SystemTime, after: SystemTime) {
     assert!(since <= after + margin, "{since:?} is after {after:?}");
 }
 
-/// Locks of other libraries are shown and can be broken, by an id that is not their secret.
+/// Locks of other libraries are shown and can be broken, by an id that does not reveal their
+/// secret.
 pub async fn shows_and_breaks_foreign_locks(case: Case) {
     let client = case.client().await;
     taken(&client.mutex("a")).await.release().await;
@@ -107,8 +110,8 @@ pub async fn shows_and_breaks_foreign_locks(case: Case) {
     taken(&client.mutex("a")).await.release().await;
 }
 
-/// A lock is taken away from the owner named and from nobody else; the holder is told, and
-/// cannot get it back.
+/// A lock is broken only for the named owner. The holder is notified, and cannot get the lock
+/// back.
 pub async fn breaks_the_lock_of_the_owner_named(case: Case) {
     let client = case.client().await;
     let lease = taken(&client.mutex("a")).await;
@@ -129,13 +132,13 @@ pub async fn breaks_the_lock_of_the_owner_named(case: Case) {
     lease.lost().await;
     let next = taken(&client.mutex("a")).await;
     assert!(next.token() > lease.token());
-    // The same id again takes nothing from the next.
+    // The same id does not break the lock of the next holder.
     assert!(!client.break_lock("a", &id).await.expect("a majority"));
     assert_eq!(lease.release().await, Released::WasLost);
     next.extend().await.expect("still held");
 }
 
-/// A holder that does nothing but renew hears of it too.
+/// A holder that only renews learns of it, too.
 pub async fn a_broken_lock_is_lost_at_the_next_renewal(case: Case) {
     let client = case.client().await;
     let lease = taken(&renewed(client.mutex("a"))).await;
@@ -146,8 +149,8 @@ pub async fn a_broken_lock_is_lost_at_the_next_renewal(case: Case) {
     assert!(lease.loss().is_some());
 }
 
-/// A lease without a guard lives by its owner value, in whoever's hands that is.
-pub async fn a_detached_lease_is_known_by_its_owner(case: Case) {
+/// A detached lease is identified by its owner value, whichever client uses that.
+pub async fn a_detached_lease_is_identified_by_its_owner(case: Case) {
     let client = case.client().await;
     let lease = taken(&client.mutex("a").with_options(|o| o.detached())).await;
     let token = lease.token();
@@ -177,16 +180,16 @@ pub async fn a_detached_lease_is_known_by_its_owner(case: Case) {
     );
 }
 
-/// Who waits can be shown who holds it.
-pub async fn tells_the_waiting_who_holds_it(case: Case) {
+/// A waiter can be shown the holder of the lock.
+pub async fn shows_the_holder_to_a_waiter(case: Case) {
     let client = case.client().await;
     let held = taken(&client.mutex("a").with_options(|o| o.label("busy"))).await;
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&seen);
+    let labels = Arc::clone(&seen);
     let mutex = client.mutex("a").with_options(|o| {
         o.on_refusal(move |refusal| {
             let label = refusal.holder().and_then(|holder| holder.label.clone());
-            told.lock().expect("no panic").push(label);
+            labels.lock().expect("no panic").push(label);
         })
     });
     let wait = Duration::from_millis(100);
@@ -196,7 +199,7 @@ pub async fn tells_the_waiting_who_holds_it(case: Case) {
     held.release().await;
 }
 
-/// What leases, inspections and errors call a lock is what the client's methods take.
+/// The names in leases, inspections and errors are those that the client's methods accept.
 pub async fn names_round_trip_under_a_prefix(case: Case) {
     let client = case.builder().prefix("app/").connect().await;
     let client = client.expect("the nodes work");

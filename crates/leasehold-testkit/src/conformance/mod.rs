@@ -1,10 +1,9 @@
-//! What every deployment must do, whatever its nodes are. One file per promise; one test
-//! per case.
+//! What every deployment must do, whatever its nodes are. One file per promise, one test per
+//! case.
 //!
-//! The cases run in real time, because real servers do. None of them depends on the
-//! machine being fast: where something must not happen *before* a time, that is checked
-//! exactly; where something must happen, it has a deadline of many seconds, or one of
-//! several tries must make it.
+//! The cases run in real time, because real servers do. None of them depends on a fast machine.
+//! Where something must not happen *before* a time, that is checked exactly. Where something must
+//! happen, it has a deadline of many seconds, or one of several attempts must succeed.
 
 mod cancelling;
 mod excluding;
@@ -38,13 +37,13 @@ pub use standing::*;
 pub use unfenced::*;
 pub use waiting::*;
 
-/// No case takes longer, unless something hangs.
+/// The time limit of a case, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// So long that it is noticed when only the TTL frees a lock.
+/// Long enough that a test notices when only the TTL frees a lock.
 const TTL: Duration = Duration::from_secs(50);
 
-/// What a case gets.
+/// The environment of a case.
 pub struct Case {
     deployment: Arc<dyn Deployment>,
 }
@@ -74,7 +73,7 @@ where
 }
 
 impl Case {
-    /// Options that no slow machine can upset.
+    /// Options with which a slow machine cannot fail a test.
     fn options() -> Options {
         Options::default()
             .ttl(TTL)
@@ -99,8 +98,8 @@ impl Case {
         values.iter().flatten().count()
     }
 
-    /// Waits until no node has a lock of this name; not for as long as the TTL, which would
-    /// free it if nobody else did.
+    /// Waits until no node has a lock of this name, for less than the TTL, which would free it in
+    /// any case.
     async fn until_free(&self, name: &str) {
         let start = Moment::now();
         while self.locked(name) > 0 {
@@ -111,29 +110,29 @@ impl Case {
     }
 }
 
-/// A TTL that is waited for.
+/// A TTL that a test waits for.
 const SHORT: Duration = Duration::from_millis(800);
 
-/// Renewed every second, and lost only if the machine stands still for two.
+/// A TTL that is renewed every second, and lost only if the machine stalls for two.
 const RENEWED: Duration = Duration::from_secs(3);
 
 fn with_ttl(mutex: Mutex, ttl: Duration) -> Mutex {
     mutex.with_options(|o| o.ttl(ttl).node_timeout(ttl))
 }
 
-/// With a TTL that passes, perhaps before the first line of whoever has the lock.
+/// A mutex with a TTL that may expire before the first line of the holder's code.
 fn short(mutex: Mutex) -> Mutex {
     with_ttl(mutex, SHORT).with_options(|o| o.without_renewal())
 }
 
-/// With a TTL that would pass if nobody renewed it.
+/// A mutex with a TTL that would expire without renewal.
 fn renewed(mutex: Mutex) -> Mutex {
     with_ttl(mutex, RENEWED)
 }
 
 /// A lease that ends soon.
 async fn ending(mutex: Mutex) -> Lease {
-    // An attempt that took longer than the TTL is no lease; the next one may be quicker.
+    // An attempt that took longer than the TTL makes no lease. The next one may be quicker.
     short(mutex).lock().await.expect("a lease")
 }
 
@@ -149,7 +148,7 @@ async fn is_taken(mutex: &Mutex) -> bool {
     mutex.try_lock().await.expect("a majority").is_none()
 }
 
-/// Runs every case of the suite on a new deployment each, as tests of their own.
+/// Expands to one test for each case of the suite, each with a new deployment.
 ///
 /// ```
 /// leasehold_testkit::conformance!(leasehold_testkit::Memory::new());
@@ -158,33 +157,33 @@ async fn is_taken(mutex: &Mutex) -> bool {
 macro_rules! conformance {
     ($deployment:expr) => {
         $crate::conformance!($deployment;
-            takes_and_gives_back,
+            acquires_and_releases,
             excludes_another_client,
             excludes_the_same_client,
-            names_do_not_touch_each_other,
-            prefixes_do_not_touch_each_other,
+            names_are_independent,
+            prefixes_are_independent,
             one_of_64_tasks_at_a_time,
             one_of_8_clients_at_a_time,
             is_free_after_its_ttl,
-            is_over_at_its_deadline,
-            says_that_it_was_lost_when_given_back_late,
+            ends_at_its_deadline,
+            reports_the_loss_when_released_late,
             signals_the_loss_before_the_deadline,
-            nobody_else_holds_it_before_it_is_over,
+            no_other_client_holds_it_before_the_lease_ends,
             survives_three_ttls_by_renewal,
             renews_many_at_once,
-            goes_on_when_the_client_handle_is_gone,
+            outlives_the_client_handle,
             extends_by_hand,
             ends_at_max_hold,
             stays_taken_for_min_hold,
-            stays_taken_after_a_release_that_says_so,
-            runs_a_closure_and_gives_back,
+            stays_taken_after_release_keeping,
+            runs_a_closure_and_releases,
             cancels_a_closure_when_lost,
-            drop_gives_back,
+            drop_releases,
             a_dropped_lease_can_be_acquired_again_at_once,
-            drop_outside_of_a_runtime_gives_back,
+            drop_outside_of_a_runtime_releases,
             shutdown_drains,
-            cancelled_anywhere_leaves_nothing,
-            cancelled_while_waiting_leaves_nothing,
+            a_cancelled_caller_leaves_nothing,
+            a_cancelled_waiter_leaves_nothing,
             a_failed_attempt_leaves_nothing,
             tokens_grow_from_owner_to_owner,
             tokens_grow_whatever_the_clients_clocks_say,
@@ -197,10 +196,10 @@ macro_rules! conformance {
             takes_over_when_a_foreign_lock_expires,
             waits_for_its_turn,
             gives_up_waiting_in_time,
-            does_not_wait_when_told_so,
+            does_not_wait_with_wait_no,
             counts_its_attempts,
             retries_without_delay,
-            tells_who_holds_it,
+            the_error_names_the_holder,
             takes_options_per_call,
             takes_names_of_any_bytes,
             refuses_bad_names,
@@ -212,15 +211,15 @@ macro_rules! conformance {
             names_round_trip_under_a_prefix,
             says_who_took_a_lost_lease,
             a_broken_lock_is_lost_at_the_next_renewal,
-            a_detached_lease_is_known_by_its_owner,
-            tells_the_waiting_who_holds_it,
-            serves_in_the_order_of_coming,
-            nobody_jumps_the_line,
-            one_that_gives_up_is_not_waited_for,
-            one_cancelled_at_its_turn_passes_it_on,
-            the_dead_are_not_waited_for,
-            passes_from_task_to_task,
-            bargers_get_it_when_it_is_free,
+            a_detached_lease_is_identified_by_its_owner,
+            shows_the_holder_to_a_waiter,
+            serves_waiters_in_order_of_arrival,
+            no_caller_jumps_the_line,
+            a_waiter_that_gives_up_delays_no_other,
+            a_waiter_cancelled_at_its_turn_passes_it_on,
+            a_dead_waiter_delays_no_other_for_long,
+            passes_a_claim_from_task_to_task,
+            a_barging_caller_acquires_a_free_lock,
             without_fencing_it_is_a_plain_lock,
             without_fencing_it_is_handed_over,
             without_fencing_it_stays_taken_for_min_hold,

@@ -1,4 +1,4 @@
-//! Standing in line: who is next, and what becomes of those who leave.
+//! Waiting in line: the order, and waiters that leave.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::{Case, pause, taken};
 
-/// A call that waits in a task of its own, and stands in line on a majority of nodes.
+/// A call that waits in a separate task, and stands in line on a majority of the nodes.
 async fn standing(mutex: Mutex) -> JoinHandle<Result<Lease, Error>> {
     let (placed, mut stands) = tokio::sync::mpsc::unbounded_channel();
     let mutex = mutex.with_options(|o| {
@@ -20,7 +20,7 @@ async fn standing(mutex: Mutex) -> JoinHandle<Result<Lease, Error>> {
         })
     });
     let waiter = tokio::spawn(async move { mutex.lock().await });
-    stands.recv().await.expect("it stands in line");
+    stands.recv().await.expect("the waiter stands in line");
     waiter
 }
 
@@ -28,11 +28,11 @@ async fn lease(waiter: JoinHandle<Result<Lease, Error>>) -> Lease {
     waiter.await.expect("no panic").expect("a lease")
 }
 
-/// Who came first is served first, whatever the clocks of the clients say.
-pub async fn serves_in_the_order_of_coming(case: Case) {
+/// Waiters are served in the order of their arrival, whatever the clients' clocks show.
+pub async fn serves_waiters_in_order_of_arrival(case: Case) {
     let holder = case.client().await;
-    // Of a new node all tokens are the lowest that will do, for a while: whoever comes then comes
-    // at the same time.
+    // A new node grants only its lowest possible token for a while: all waiters that arrive in
+    // that time have equal tickets.
     pause(200).await;
     let held = taken(&holder.mutex("a")).await;
     let order = Arc::new(StdMutex::new(Vec::new()));
@@ -40,7 +40,7 @@ pub async fn serves_in_the_order_of_coming(case: Case) {
     for place in 0..8 {
         let client = case.client().await;
         let waiter = standing(client.mutex("a")).await;
-        // Who comes within the same millisecond comes at the same time.
+        // Waiters that arrive within the same millisecond may have equal tickets.
         pause(2).await;
         let order = Arc::clone(&order);
         tasks.push(tokio::spawn(async move {
@@ -62,8 +62,8 @@ pub async fn serves_in_the_order_of_coming(case: Case) {
     );
 }
 
-/// Nobody is passed over by those who come later and do not stand in line.
-pub async fn nobody_jumps_the_line(case: Case) {
+/// A waiter is not overtaken by later callers that do not stand in line.
+pub async fn no_caller_jumps_the_line(case: Case) {
     let (one, two, late) = (
         case.client().await,
         case.client().await,
@@ -73,7 +73,7 @@ pub async fn nobody_jumps_the_line(case: Case) {
         let held = taken(&one.mutex("a")).await;
         let waiter = standing(two.mutex("a")).await;
         held.release().await;
-        // Either it is its turn, or it has it already.
+        // Either it is the waiter's turn, or the waiter already has the lock.
         if let Some(lease) = late.mutex("a").try_lock().await.expect("a majority") {
             assert!(waiter.is_finished(), "jumped the line");
             lease.release().await;
@@ -83,8 +83,8 @@ pub async fn nobody_jumps_the_line(case: Case) {
     }
 }
 
-/// One that gives up leaves at once, and the next is served.
-pub async fn one_that_gives_up_is_not_waited_for(case: Case) {
+/// A waiter that gives up leaves the line at once, and the next one is served.
+pub async fn a_waiter_that_gives_up_delays_no_other(case: Case) {
     let (one, two, three) = (
         case.client().await,
         case.client().await,
@@ -100,8 +100,8 @@ pub async fn one_that_gives_up_is_not_waited_for(case: Case) {
     case.until_free("a").await;
 }
 
-/// One that is cancelled at any moment around its turn passes on what it was given.
-pub async fn one_cancelled_at_its_turn_passes_it_on(case: Case) {
+/// A waiter that is cancelled at any moment around its turn passes the turn on.
+pub async fn a_waiter_cancelled_at_its_turn_passes_it_on(case: Case) {
     let clients = [
         case.client().await,
         case.client().await,
@@ -115,7 +115,7 @@ pub async fn one_cancelled_at_its_turn_passes_it_on(case: Case) {
         let release = tokio::spawn(held.release());
         tokio::time::sleep(Duration::from_micros(round * 50)).await;
         first.abort();
-        // If it was quicker, its lease is dropped here.
+        // If the waiter was quicker, its lease is dropped here.
         drop(first.await);
         lease(second).await.release().await;
         release.await.expect("no panic");
@@ -125,8 +125,8 @@ pub async fn one_cancelled_at_its_turn_passes_it_on(case: Case) {
     }
 }
 
-/// One whose process ends without a word is passed over after seconds, not after a TTL.
-pub async fn the_dead_are_not_waited_for(case: Case) {
+/// A waiter whose process dies is skipped after seconds, not after a TTL.
+pub async fn a_dead_waiter_delays_no_other_for_long(case: Case) {
     let (one, three) = (case.client().await, case.client().await);
     let held = taken(&one.mutex("a")).await;
     let builder = case.builder();
@@ -140,14 +140,16 @@ pub async fn the_dead_are_not_waited_for(case: Case) {
         runtime.block_on(async {
             let client: Client = builder.connect().await.expect("the nodes work");
             drop(standing(client.mutex("a")).await);
-            // Nothing of it runs any more, not even what would clean up.
+            // None of its code runs any more, not even for cleaning up.
             std::mem::forget(client);
         });
         runtime.shutdown_background();
-        sender.send(()).expect("somebody listens");
+        sender.send(()).expect("the receiver is open");
     });
     let dead = tokio::task::spawn_blocking(move || receiver.recv());
-    dead.await.expect("no panic").expect("it has died");
+    dead.await
+        .expect("no panic")
+        .expect("the waiter's runtime was dropped");
     let next = standing(three.mutex("a")).await;
     held.release().await;
     let started = Moment::now();
@@ -156,9 +158,9 @@ pub async fn the_dead_are_not_waited_for(case: Case) {
     assert!(waited < super::TTL / 2, "{waited:?}");
 }
 
-/// Tasks of one client pass the claim on among themselves, each with a larger token; and those
-/// of another client get their turn in between.
-pub async fn passes_from_task_to_task(case: Case) {
+/// Tasks of one client pass the claim on among themselves, each with a larger token. Tasks of
+/// another client get their turn in between.
+pub async fn passes_a_claim_from_task_to_task(case: Case) {
     let clients = [case.client().await, case.client().await];
     let held = taken(&clients[0].mutex("a")).await;
     let last = Arc::new(StdMutex::new((0, 0, 0)));
@@ -193,8 +195,8 @@ pub async fn passes_from_task_to_task(case: Case) {
     case.until_free("a").await;
 }
 
-/// Who is barging gets the lock too, but stands in no line.
-pub async fn bargers_get_it_when_it_is_free(case: Case) {
+/// A barging caller acquires a free lock, too, but stands in no line.
+pub async fn a_barging_caller_acquires_a_free_lock(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     let held = taken(&one.mutex("a")).await;
     let mutex = two.mutex("a").with_options(|o| o.barging());

@@ -1,4 +1,4 @@
-//! Locks without fencing: plain ones, which exclude and are excluded like any other.
+//! Locks without fencing exclude, and are excluded, like any other.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ fn plain(mutex: Mutex) -> Mutex {
     mutex.with_options(|options| options.without_fencing())
 }
 
-/// It has no token, and all else that a lease has.
+/// The lease has no token, but everything else.
 pub async fn without_fencing_it_is_a_plain_lock(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     for round in 0..5 {
@@ -23,7 +23,7 @@ pub async fn without_fencing_it_is_a_plain_lock(case: Case) {
         assert!(lease.remaining() > TTL / 2);
         assert_eq!(lease.release().await, Released::Released);
         case.until_free("a").await;
-        // Nor does it get in the way of tokens.
+        // It does not interfere with tokens either.
         let fenced = taken(&two.mutex("a")).await;
         assert!(fenced.token() > 0);
         assert!(is_taken(&plain(one.mutex("a"))).await);
@@ -37,7 +37,7 @@ pub async fn without_fencing_it_is_a_plain_lock(case: Case) {
     assert!(matches!(lease.extend().await, Err(Error::Lost { .. })));
 }
 
-/// Who waits for it stands in line with a token, and is told.
+/// A waiter for it stands in line with a token, and is notified.
 pub async fn without_fencing_it_is_handed_over(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     for mutex in [two.mutex("a"), plain(two.mutex("a"))] {
@@ -48,7 +48,7 @@ pub async fn without_fencing_it_is_handed_over(case: Case) {
         assert_eq!(lease.release().await, Released::Released);
         let got = tokio::time::timeout(TTL / 2, waiting).await;
         let got: Lease = got
-            .expect("not by its TTL")
+            .expect("long before the TTL")
             .expect("no panic")
             .expect("a lease");
         assert!(got.token() > 0);

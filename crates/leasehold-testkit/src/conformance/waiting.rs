@@ -1,4 +1,4 @@
-//! Waiting, and not waiting.
+//! Calls that wait, and calls that do not.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use leasehold::{Error, Moment, Wait};
 
 use super::{Case, ending, pause, taken};
 
-/// `lock` waits until the holder gives back.
+/// `lock` waits until the holder releases the lock.
 pub async fn waits_for_its_turn(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     let lease = taken(&one.mutex("a")).await;
@@ -20,7 +20,7 @@ pub async fn waits_for_its_turn(case: Case) {
     assert!(next.token() > token);
 }
 
-/// `lock_timeout` waits that long, and says who was in the way.
+/// `lock_timeout` waits that long, and the error names the holder.
 pub async fn gives_up_waiting_in_time(case: Case) {
     let client = case.client().await;
     let _lease = taken(&client.mutex("a")).await;
@@ -39,8 +39,8 @@ pub async fn gives_up_waiting_in_time(case: Case) {
     );
 }
 
-/// `Wait::No` is [`Error::Held`] at once.
-pub async fn does_not_wait_when_told_so(case: Case) {
+/// `Wait::No` returns [`Error::Held`] at once.
+pub async fn does_not_wait_with_wait_no(case: Case) {
     let client = case.client().await;
     let _lease = taken(&client.mutex("a")).await;
     let mutex = client.mutex("a").with_options(|o| o.wait(Wait::No));
@@ -48,7 +48,7 @@ pub async fn does_not_wait_when_told_so(case: Case) {
     assert!(matches!(refused, Err(Error::Held(_))), "{refused:?}");
 }
 
-/// `attempts` are `retry_delay` apart at least, and the error says how many were made.
+/// `attempts` are at least `retry_delay` apart, and the error says how many were made.
 pub async fn counts_its_attempts(case: Case) {
     let client = case.client().await;
     let _lease = taken(&client.mutex("a")).await;
@@ -63,7 +63,7 @@ pub async fn counts_its_attempts(case: Case) {
     assert!(text.starts_with("gave up after 3 attempts: `a`"), "{text}");
 }
 
-/// A retry delay of zero is fine.
+/// A retry delay of zero is valid.
 pub async fn retries_without_delay(case: Case) {
     let client = case.client().await;
     let lease = ending(client.mutex("a")).await;
@@ -74,8 +74,8 @@ pub async fn retries_without_delay(case: Case) {
     assert!(!lease.is_valid() && next.is_valid());
 }
 
-/// The error says who holds the lock, and how long yet.
-pub async fn tells_who_holds_it(case: Case) {
+/// The error names the holder, and says when the lock expires.
+pub async fn the_error_names_the_holder(case: Case) {
     let client = case.client().await;
     let mutex = client
         .mutex("a")
@@ -91,7 +91,7 @@ pub async fn tells_who_holds_it(case: Case) {
     assert_eq!(holder.label.as_deref(), Some("nightly: backup"));
     let remaining = refusal.remaining().expect("known");
     assert!(remaining <= super::TTL);
-    // The owner's secret is in none of it.
+    // The owner's secret appears nowhere.
     let values = case.deployment.values(b"a");
     let value = values.iter().flatten().next().expect("a value");
     let secret = String::from_utf8_lossy(&value[..40]).into_owned();

@@ -1,4 +1,4 @@
-//! The machine's clock is set back, or ahead; and what tidying up makes of that.
+//! The machine's clock is set back or ahead, and the store is tidied up meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,13 +9,13 @@ use leasehold::{Client, Moment, TimeSource};
 use super::store::Store;
 use super::{LONG, client, lock};
 
-/// The system's clocks, of which one is wrong by so many microseconds.
+/// The system's clocks, one of which is off by this many microseconds.
 #[derive(Clone, Default)]
 struct Wrong(Arc<AtomicI64>);
 
 impl Wrong {
     fn set_back(&self, by: Duration) {
-        let by = i64::try_from(by.as_micros()).expect("not so much");
+        let by = i64::try_from(by.as_micros()).expect("the offset is in range");
         self.0.fetch_sub(by, Ordering::Relaxed);
     }
 }
@@ -40,7 +40,7 @@ async fn client_of(store: &Store, clock: &Wrong) -> Client {
     connected.expect("the store works")
 }
 
-/// Locks a name so many times; the tokens.
+/// Locks a name `times` times, and returns the tokens.
 async fn tokens(client: &Client, name: &str, times: usize) -> Vec<u64> {
     let mut tokens = Vec::new();
     for _ in 0..times {
@@ -63,22 +63,22 @@ async fn names_used_before_can_be_locked_and_tokens_keep_growing() {
     let same = client_of(&store, &clock).await;
     let mut all = tokens(&same, "a", 3).await;
     clock.set_back(HOUR);
-    // The client that saw it happen, and one that did not.
+    // The client that saw the change, and one that did not.
     all.extend(tokens(&same, "a", 3).await);
     let new = client_of(&store, &clock).await;
     all.extend(tokens(&new, "a", 3).await);
     all.extend(tokens(&same, "a", 3).await);
-    // And a name that nobody has used.
+    // And a name that was never used.
     check_grow(&tokens(&new, "b", 3).await);
-    // The clock is put right.
+    // The clock is corrected.
     all.extend(tokens(&client(&store.url()).await, "a", 3).await);
     all.extend(tokens(&new, "a", 3).await);
     check_grow(&all);
 }
 
-/// A lock that is held does not end early or an hour late because of it.
+/// A held lock ends neither early nor an hour late because of it.
 #[tokio::test]
-async fn a_lock_that_is_held_stays_so_for_its_ttl() {
+async fn a_held_lock_lasts_for_its_ttl() {
     let (store, clock) = (Store::new(), Wrong::default());
     let (holder, other) = (
         client_of(&store, &clock).await,
@@ -90,16 +90,16 @@ async fn a_lock_that_is_held_stays_so_for_its_ttl() {
     let lease = mutex.lock().await.expect("a lease");
     clock.set_back(HOUR);
     let next = lock(&other, "a").await;
-    // A lease that is lost is given back a little before its TTL is over.
+    // The client releases a lost lease a little before its TTL has passed.
     let early = before + Duration::from_millis(1_300);
     assert!(Moment::now() >= early, "too early");
-    assert!(!lease.is_valid(), "two have it");
+    assert!(!lease.is_valid(), "there are two holders");
     assert!(next.token() > lease.token());
 }
 
-/// A store that was made while the clock was a year behind, and put right later.
+/// The store was created while the clock was a year behind. The clock was corrected later.
 #[tokio::test]
-async fn the_clock_may_be_behind_before_the_store_is_made() {
+async fn the_clock_may_be_behind_when_the_store_is_created() {
     let (store, clock) = (Store::new(), Wrong::default());
     clock.set_back(HOUR * 24 * 365);
     let client = client_of(&store, &clock).await;
@@ -108,10 +108,10 @@ async fn the_clock_may_be_behind_before_the_store_is_made() {
     check_grow(&all);
 }
 
-/// A client that only looked while the clock was ahead has begun an epoch in the future, and
-/// nobody a token: locks can be had all the same when the clock is right again.
+/// A client that only inspected while the clock was ahead has begun an epoch in the future, and
+/// no token was granted. Locks can be acquired all the same when the clock is correct again.
 #[tokio::test]
-async fn an_epoch_that_is_ahead_of_the_clock_stops_nobody() {
+async fn an_epoch_ahead_of_the_clock_blocks_no_client() {
     let (store, clock) = (Store::new(), Wrong::default());
     clock.0.store(3_600_000_000, Ordering::Relaxed);
     let ahead = client_of(&store, &clock).await;
@@ -127,13 +127,13 @@ async fn an_epoch_that_is_ahead_of_the_clock_stops_nobody() {
     check_grow(&tokens(&client_of(&store, &clock).await, "a", 3).await);
 }
 
-/// Makes the log so large that it is time to tidy up, and has it done.
+/// Makes the log so large that the store is tidied up, and waits for that.
 async fn tidy(store: &Store, clock: &Wrong) {
     let client = client_of(store, clock).await;
     let filler = "INSERT INTO names (name, fence, fence_until_us) VALUES (zeroblob(1200000), 1, 1)";
     store.sql().execute(filler, []).expect("written");
     assert_eq!(client.shutdown(LONG).await, 0);
-    // The filler was overdue, so this tells that it was done.
+    // The filler was overdue, so its removal shows that the store was tidied up.
     let left: i64 = store
         .sql()
         .query_row(
@@ -142,19 +142,21 @@ async fn tidy(store: &Store, clock: &Wrong) {
             |row| row.get(0),
         )
         .expect("a number");
-    assert_eq!(left, 0, "it did not tidy up");
+    assert_eq!(left, 0, "the store was not tidied up");
 }
 
-/// A clock that is set ahead by days makes fences look old, but not the locks above them.
+/// A clock that is set ahead by days makes fences look old, but not the locks that belong to
+/// them.
 #[tokio::test]
 async fn a_clock_that_is_set_ahead_frees_no_lock() {
     let (store, clock) = (Store::new(), Wrong::default());
     let client = client_of(&store, &clock).await;
     let lease = lock(&client, "a").await;
     let days = 3 * 24 * HOUR.as_micros();
-    clock
-        .0
-        .store(i64::try_from(days).expect("not so much"), Ordering::Relaxed);
+    clock.0.store(
+        i64::try_from(days).expect("the offset is in range"),
+        Ordering::Relaxed,
+    );
     tidy(&store, &clock).await;
     let other = client_of(&store, &clock).await;
     assert!(
@@ -168,10 +170,10 @@ async fn a_clock_that_is_set_ahead_frees_no_lock() {
     lease.extend().await.expect("still held");
 }
 
-/// A lock of another boot is forgotten when it is over by the wall clock, and not before: the
-/// time since boot that stands in its row is none of ours.
+/// A lock of another boot is removed when it has expired by the wall clock, and not before. The
+/// time since boot in its row belongs to the other boot.
 #[tokio::test]
-async fn tidying_up_times_locks_of_another_boot_by_the_wall_clock() {
+async fn locks_of_another_boot_are_removed_by_the_wall_clock() {
     let (store, clock) = (Store::new(), Wrong::default());
     let client = client_of(&store, &clock).await;
     let _leases = (lock(&client, "held").await, lock(&client, "over").await);
@@ -191,9 +193,9 @@ async fn tidying_up_times_locks_of_another_boot_by_the_wall_clock() {
     assert_eq!(names, Ok("held".to_owned()));
 }
 
-/// The name of a socket in the file, which others may write, is not the way to another file.
+/// Other users may write the file. The name of a socket in it must not lead to another file.
 #[tokio::test]
-async fn sockets_lead_nowhere_else() {
+async fn a_socket_name_cannot_lead_to_another_file() {
     let (store, clock) = (Store::new(), Wrong::default());
     let client = client_of(&store, &clock).await;
     let precious = store.dir().join("precious.sock");

@@ -1,4 +1,4 @@
-//! Holders that die: their locks are free at once. And those that only look dead.
+//! Locks of dead holders are free at once, and those of stopped holders are not.
 
 use std::time::Duration;
 
@@ -6,46 +6,50 @@ use super::puppet::Puppet;
 use super::store::Store;
 use super::until;
 
-/// What the kernel says a process does: `S` sleeps, `Z` is a zombie.
+/// The kernel's state of a process: `S` sleeps, `Z` is a zombie.
 fn state(pid: u32) -> char {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process exists");
     let (_, fields) = stat.rsplit_once(") ").expect("fields");
     fields.chars().next().expect("a state")
 }
 
 #[test]
-fn a_killed_holder_has_nothing_for_those_who_come_after() {
+fn the_lock_of_a_killed_holder_is_free_for_later_callers() {
     let store = Store::new();
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     let held = holder.lock("a");
     assert!(other.finds_held("a"));
     holder.kill();
-    holder.bury();
+    holder.reap();
     // The TTL is an hour.
     assert!(other.lock("a").token > held.token);
 }
 
 #[test]
-fn those_who_wait_already_are_woken_by_a_death_although_nobody_has_buried_it() {
+fn the_death_of_a_holder_wakes_waiters_while_it_is_a_zombie() {
     let store = Store::new();
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     let held = holder.lock("a");
-    other.say_lock("a");
+    other.send_lock("a");
     store.until_waiters(1);
     holder.kill();
-    assert!(other.hear_got().token > held.token);
-    assert_eq!(state(holder.pid()), 'Z', "it was to be a zombie");
-    // Also for somebody who had not seen it alive.
+    assert!(other.receive_lease().token > held.token);
+    assert_eq!(
+        state(holder.pid()),
+        'Z',
+        "the process must be a zombie here"
+    );
+    // Also for a client that has not seen the holder alive.
     other.kill();
     until("a zombie", || state(other.pid()) == 'Z');
     let mut third = Puppet::of(&store.url());
     assert!(!third.finds_held("a"));
-    assert_eq!(state(other.pid()), 'Z', "it was to be a zombie");
+    assert_eq!(state(other.pid()), 'Z', "the process must be a zombie here");
 }
 
 /// The test's own process waits here, with other threads and on another client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_death_wakes_every_name_that_the_dead_held() {
+async fn a_death_wakes_the_waiters_of_every_name_held() {
     let store = Store::new();
     let mut holder = Puppet::of(&store.url());
     let names = ["a", "b", "c"];
@@ -70,18 +74,18 @@ fn a_stopped_holder_is_not_dead() {
     let store = Store::new();
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     let held = holder.lock("a");
-    other.say_lock("a");
+    other.send_lock("a");
     store.until_waiters(1);
     holder.stop();
-    // More than once the time after which those who wait ask again.
+    // More than the interval at which waiters send WAIT.
     other.is_silent_for(Duration::from_millis(2_500));
     assert!(Puppet::of(&store.url()).finds_held("a"));
     holder.resume();
     holder.release("a");
-    assert!(other.hear_got().token > held.token);
+    assert!(other.receive_lease().token > held.token);
 }
 
-/// In the middle of a transaction, while opening, while waiting: wherever the blow falls.
+/// Killed in a transaction, while opening the store, while waiting: at any moment.
 #[test]
 fn processes_killed_at_any_moment_leave_a_sound_store() {
     let store = Store::new();
@@ -90,25 +94,29 @@ fn processes_killed_at_any_moment_leave_a_sound_store() {
     let line = format!("count a {} 1000000", file.display());
     let start = || {
         let mut puppet = Puppet::new();
-        puppet.say(&format!("open {}", store.url()));
-        puppet.say(&line);
+        puppet.send(&format!("open {}", store.url()));
+        puppet.send(&line);
         puppet
     };
     let mut puppets: Vec<_> = (0..3).map(|_| start()).collect();
     for round in 0..24 {
         std::thread::sleep(Duration::from_millis(fastrand::u64(20..120)));
-        // The old one is killed when it is dropped.
+        // The old process is killed when it is dropped.
         let index = round % puppets.len();
         puppets[index] = start();
     }
     let before = std::fs::read_to_string(&file).expect("the file");
-    until("they go on", || {
+    until("the processes continue", || {
         std::fs::read_to_string(&file).expect("the file") != before
     });
     drop(puppets);
     let mut last = Puppet::of(&store.url());
     let count = format!("count a {} 3", file.display());
-    assert_eq!(last.ask(&count), "counted", "the tokens grow all the same");
+    assert_eq!(
+        last.request(&count),
+        "counted",
+        "the tokens grow all the same"
+    );
     let check = "PRAGMA integrity_check";
     let sound: String = store
         .sql()

@@ -1,5 +1,5 @@
-//! Disks that are full or cannot be written to: small file systems of their own, which only
-//! the puppet sees and which go away with it.
+//! Full and read-only disks: small file systems that only the puppet process sees, and that are
+//! removed with it.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use leasehold_testkit::TempDir;
 use super::puppet::Puppet;
 use super::{skip, until};
 
-/// A puppet with a small disk.
+/// A puppet process with a small disk.
 struct Disk {
     puppet: Puppet,
     dir: TempDir,
@@ -19,7 +19,7 @@ struct Disk {
 const MOUNT: &str = r#"mount -t tmpfs -o size=512k tmpfs "$0" && exec "$@""#;
 
 impl Disk {
-    /// `None`, and says so, if that is not allowed here.
+    /// `None`, with a message, if mounting is not permitted here.
     fn new(what: &str) -> Option<Self> {
         let dir = TempDir::new();
         let place = dir.path().to_str().expect("a path of text");
@@ -44,7 +44,7 @@ impl Disk {
         format!("local:{}/locks.db", self.dir.path().display())
     }
 
-    /// A file on the disk, as this process can reach it.
+    /// A file on the disk, by a path that this process can use.
     fn file(&self, name: &str) -> PathBuf {
         let dir = self.dir.path().strip_prefix("/").expect("an absolute path");
         let root = PathBuf::from(format!("/proc/{}/root", self.puppet.pid()));
@@ -63,7 +63,7 @@ impl Disk {
         std::fs::remove_file(self.file("fill")).expect("removed");
     }
 
-    /// Not while somebody has a file open to write.
+    /// This fails while a process has a file open for writing.
     fn try_remount(&self, how: &str) -> bool {
         let pid = self.puppet.pid().to_string();
         let output = Command::new("nsenter")
@@ -78,20 +78,20 @@ impl Disk {
         until("remounted", || self.try_remount(how));
     }
 
-    /// Writes until the disk says no: what is on the disk already has a little room left.
+    /// Writes until the disk refuses: the existing files have a little room left.
     fn refusal(&mut self) -> String {
         for number in 0..10_000 {
-            let said = self.puppet.ask(&format!("try {number} 3600000"));
+            let said = self.puppet.request(&format!("try {number} 3600000"));
             if let Some(error) = said.strip_prefix("error ") {
                 return error.to_owned();
             }
         }
-        panic!("the disk is never full");
+        panic!("the disk did not fill up");
     }
 }
 
 #[test]
-fn a_full_disk_refuses_and_does_not_hang_and_works_again_when_there_is_room() {
+fn a_full_disk_is_an_error_and_works_again_when_there_is_room() {
     let Some(mut disk) = Disk::new("a full disk") else {
         return;
     };
@@ -101,26 +101,26 @@ fn a_full_disk_refuses_and_does_not_hang_and_works_again_when_there_is_room() {
     let error = disk.refusal();
     assert!(error.contains("disk is full"), "{error}");
     assert!(error.contains("make room"), "{error}");
-    let said = disk.puppet.ask("extend a");
+    let said = disk.puppet.request("extend a");
     assert!(said.contains("disk is full"), "{said}");
-    // It answers, and does not wait for room.
+    // It answers at once, and does not wait for room.
     disk.puppet.release("a");
     disk.make_room();
-    // The release is repeated in the background.
+    // The release is retried in the background.
     assert!(disk.puppet.lock("a").token > held.token);
 }
 
 #[test]
-fn a_store_cannot_be_made_on_a_full_disk_but_later() {
+fn a_store_cannot_be_created_on_a_full_disk_until_there_is_room() {
     let Some(mut disk) = Disk::new("a new store on a full disk") else {
         return;
     };
-    // When it answers, the disk is mounted.
-    assert_eq!(disk.puppet.ask("close"), "closed");
+    // The first answer shows that the disk is mounted.
+    assert_eq!(disk.puppet.request("close"), "closed");
     disk.fill();
     let url = disk.url();
-    assert_eq!(disk.puppet.ask(&format!("build {url}")), "built");
-    let said = disk.puppet.ask("try a 3600000");
+    assert_eq!(disk.puppet.request(&format!("build {url}")), "built");
+    let said = disk.puppet.request("try a 3600000");
     assert!(said.starts_with("error "), "{said}");
     assert!(said.contains("full"), "{said}");
     disk.make_room();
@@ -128,7 +128,7 @@ fn a_store_cannot_be_made_on_a_full_disk_but_later() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_written_to() {
+fn a_read_only_disk_is_an_error() {
     let Some(mut disk) = Disk::new("a read-only disk") else {
         return;
     };
@@ -136,10 +136,10 @@ fn a_disk_that_cannot_be_written_to() {
     disk.puppet.open(&url);
     let held = disk.puppet.lock("a");
     disk.puppet.release("a");
-    assert_eq!(disk.puppet.ask("close"), "closed");
+    assert_eq!(disk.puppet.request("close"), "closed");
     disk.remount("ro");
-    assert_eq!(disk.puppet.ask(&format!("build {url}")), "built");
-    let said = disk.puppet.ask("try a 3600000");
+    assert_eq!(disk.puppet.request(&format!("build {url}")), "built");
+    let said = disk.puppet.request("try a 3600000");
     assert!(said.starts_with("error "), "{said}");
     for word in ["the store cannot be", "check"] {
         assert!(said.contains(word), "{said}");
@@ -149,19 +149,19 @@ fn a_disk_that_cannot_be_written_to() {
 }
 
 #[test]
-fn a_store_that_is_not_there_on_a_disk_that_cannot_be_written_to() {
+fn a_missing_store_on_a_read_only_disk_is_an_error() {
     let Some(mut disk) = Disk::new("a new store on a read-only disk") else {
         return;
     };
-    // When it answers, the disk is mounted.
-    assert_eq!(disk.puppet.ask("close"), "closed");
+    // The first answer shows that the disk is mounted.
+    assert_eq!(disk.puppet.request("close"), "closed");
     disk.remount("ro");
     let url = disk.url();
-    let said = disk.puppet.ask(&format!("open {url}"));
+    let said = disk.puppet.request(&format!("open {url}"));
     assert!(said.starts_with("error "), "{said}");
     assert!(said.contains("cannot make the store"), "{said}");
     assert!(said.contains("Read-only"), "{said}");
-    assert_eq!(disk.puppet.ask(&format!("build {url}")), "built");
+    assert_eq!(disk.puppet.request(&format!("build {url}")), "built");
     disk.remount("rw");
     disk.puppet.lock("a");
 }

@@ -1,5 +1,5 @@
-//! Files that are no store, or not any more: an error that says what is wrong and what to do,
-//! and never a lease.
+//! Files that are not a store, or not any more: the error says what is wrong and what to do, and
+//! there is never a lease.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use rusqlite::Connection;
 use super::store::Store;
 use super::{LONG, client, forever, lock};
 
-/// Whatever is asked of a client of this file is refused in these words, by asking for a
-/// lock as well as by waiting for the store.
+/// Checks that a client of this file gets an error with these words, both for a lock and when it
+/// waits for the store.
 async fn check_refused(store: &Store, client: &Client, words: &[&str]) {
     let locked = client.mutex("a").with_options(forever).lock().await;
     let error = locked.expect_err("never a lease").to_string();
@@ -21,17 +21,17 @@ async fn check_refused(store: &Store, client: &Client, words: &[&str]) {
         assert!(unready.contains(word), "`{word}` is not in: {unready}");
     }
     let label = store.url();
-    assert!(error.contains(&label), "which file? {error}");
+    assert!(error.contains(&label), "the file is not named: {error}");
     let seen = client.inspect("a").await.expect("a name");
     assert!(!seen.is_conclusive());
 }
 
 fn build(store: &Store) -> Client {
     let builder = Client::builder().node(store.url());
-    builder.build().expect("nothing to say yet")
+    builder.build().expect("the file is not opened yet")
 }
 
-/// Once the cause is gone, the same client works.
+/// Once the cause is removed, the same client works.
 async fn check_works_without_the_file(store: &Store, client: &Client) {
     for end in ["", "-wal", "-shm", "-journal"] {
         let _ = std::fs::remove_file(store.beside(end));
@@ -43,18 +43,18 @@ async fn check_works_without_the_file(store: &Store, client: &Client) {
 const WHAT_TO_DO: &str = "move it away";
 
 #[tokio::test]
-async fn random_bytes() {
+async fn random_bytes_are_refused() {
     let store = Store::new();
     let bytes: Vec<u8> = (0..20_000).map(|_| fastrand::u8(..)).collect();
     std::fs::write(store.path(), &bytes).expect("written");
     let client = build(&store);
     check_refused(&store, &client, &["not a database", WHAT_TO_DO]).await;
     let left = std::fs::read(store.path()).expect("the file");
-    assert_eq!(left, bytes, "another's file is not touched");
+    assert_eq!(left, bytes, "the foreign file is unchanged");
     check_works_without_the_file(&store, &client).await;
 }
 
-/// A store that was in use, with some names in it and nothing beside it.
+/// A store that was in use, with some names in it and no files beside it.
 async fn used() -> Store {
     let store = Store::new();
     let user = client(&store.url()).await;
@@ -65,8 +65,8 @@ async fn used() -> Store {
     }
     user.shutdown(LONG).await;
     drop(user);
-    // The client's threads end after it. A file that is written back whole needs none of those
-    // beside it, and nobody has it open.
+    // The client's threads end after the client. With this journal mode the store is one file
+    // without others beside it, and the change succeeds only when no other connection is open.
     let sql = store.sql();
     let mode = || {
         sql.pragma_update_and_check(None, "journal_mode", "delete", |row| row.get(0))
@@ -80,7 +80,7 @@ async fn used() -> Store {
 }
 
 #[tokio::test]
-async fn a_truncated_store() {
+async fn a_truncated_store_is_refused() {
     let store = used().await;
     let bytes = std::fs::read(store.path()).expect("the file");
     // In the middle, within the first page, and within the header.
@@ -93,10 +93,10 @@ async fn a_truncated_store() {
 }
 
 #[tokio::test]
-async fn a_store_with_damaged_pages() {
+async fn a_store_with_damaged_pages_is_refused() {
     let store = used().await;
     let mut bytes = std::fs::read(store.path()).expect("the file");
-    // All but the first page, which says what this file is. (Its size stands in there, too.)
+    // All but the first page, which identifies the file and contains its size.
     let page = usize::from(u16::from_be_bytes([bytes[16], bytes[17]]));
     for byte in &mut bytes[page..] {
         *byte = 0x5a;
@@ -108,7 +108,7 @@ async fn a_store_with_damaged_pages() {
 }
 
 #[tokio::test]
-async fn the_database_of_another_program() {
+async fn the_database_of_another_program_is_refused() {
     let store = Store::new();
     let theirs = Connection::open(store.path()).expect("a database");
     theirs
@@ -126,7 +126,7 @@ async fn the_database_of_another_program() {
         .pragma_query_value(None, "journal_mode", |row| row.get(0))
         .expect("a mode");
     assert_eq!(mode, "delete", "nothing was changed");
-    // One that says whose it is.
+    // A database with the id of another program.
     theirs
         .execute_batch("DROP TABLE recipes; PRAGMA application_id = 77")
         .expect("changed");
@@ -136,7 +136,7 @@ async fn the_database_of_another_program() {
 }
 
 #[tokio::test]
-async fn a_store_of_a_newer_or_older_leasehold() {
+async fn a_store_of_a_newer_or_older_leasehold_is_refused() {
     let store = used().await;
     let version = store
         .sql()
@@ -159,9 +159,9 @@ async fn a_store_of_a_newer_or_older_leasehold() {
     locked.expect("a lease").release().await;
 }
 
-/// Right by its header, and yet without what must be in it.
+/// The header is correct, but the content is missing.
 #[tokio::test]
-async fn a_store_without_its_tables() {
+async fn a_store_without_its_tables_is_refused() {
     let store = used().await;
     store
         .sql()
@@ -175,7 +175,7 @@ async fn a_store_without_its_tables() {
 }
 
 #[tokio::test]
-async fn a_directory_in_place_of_a_file() {
+async fn a_directory_in_place_of_a_file_is_refused() {
     let store = Store::new();
     std::fs::create_dir(store.path()).expect("a directory");
     let client = build(&store);
@@ -185,10 +185,10 @@ async fn a_directory_in_place_of_a_file() {
     check_works_without_the_file(&store, &client).await;
 }
 
-/// Whoever has the lock may go on, and nobody else gets it. Who takes the file away to begin
-/// anew ends the lease.
+/// The holder keeps its lock, and no other client acquires it. Removing the file to start anew
+/// ends the lease.
 #[tokio::test]
-async fn a_store_that_is_overwritten_while_in_use() {
+async fn a_store_that_is_overwritten_grants_no_second_lease() {
     let store = Store::new();
     let holder = client(&store.url()).await;
     let lease = lock(&holder, "a").await;
@@ -210,14 +210,14 @@ async fn a_store_that_is_overwritten_while_in_use() {
 
 async fn invalid(urls: &[&str]) -> String {
     let built = Client::builder().nodes(urls.iter().copied()).build();
-    match built.expect_err("it cannot work") {
+    match built.expect_err("the URL is invalid") {
         Error::Invalid(invalid) => invalid.to_string(),
         other => panic!("{other}"),
     }
 }
 
 #[tokio::test]
-async fn urls_that_cannot_work() {
+async fn invalid_urls_are_refused() {
     let absolute = "must be absolute";
     for (url, words) in [
         ("local:locks.db", [absolute, "`local:/path/to/file.db`"]),
@@ -238,5 +238,5 @@ async fn urls_that_cannot_work() {
         let error = invalid(&[&dir.url(), others]).await;
         assert!(error.contains("must be the only node"), "{error}");
     }
-    assert!(!dir.path().exists(), "nothing was made");
+    assert!(!dir.path().exists(), "nothing was created");
 }

@@ -1,4 +1,4 @@
-//! Those who stop waiting leave nothing behind.
+//! Waiters that give up leave nothing behind.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ fn a_process_that_gives_up_leaves_no_row_and_no_socket() {
     let store = Store::new();
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     holder.lock("a");
-    other.say("wait a 3600000 1200");
+    other.send("wait a 3600000 1200");
     store.until_waiters(1);
     assert_eq!(store.sockets().len(), 1);
-    assert_eq!(other.hear(), "timed out");
-    assert_eq!(other.ask("shutdown"), "0 owed");
+    assert_eq!(other.receive(), "timed out");
+    assert_eq!(other.request("shutdown"), "0 owed");
     assert_eq!(store.waiters(), 0);
     assert_eq!(store.sockets(), [""; 0]);
     holder.release("a");
@@ -38,14 +38,14 @@ async fn a_cancelled_future_leaves_no_row_and_no_socket() {
     assert_eq!(client.shutdown(LONG).await, 0);
     assert_eq!(store.waiters(), 0);
     assert_eq!(store.sockets(), [""; 0]);
-    // Nor has it taken what it did not wait for.
+    // Nor has it acquired the lock that it no longer waits for.
     holder.release("a");
     assert!(!Puppet::of(&store.url()).finds_held("a"));
 }
 
-/// Whoever still waits when another of the same process gives up is woken all the same.
+/// A waiter is woken even after another waiter of the same process has given up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_who_gives_up_does_not_take_the_socket_from_another() {
+async fn a_waiter_that_gives_up_keeps_the_socket_of_another() {
     let store = Store::new();
     let mut holder = Puppet::of(&store.url());
     holder.lock("a");
@@ -64,7 +64,7 @@ async fn one_who_gives_up_does_not_take_the_socket_from_another() {
     got.expect("in time").expect("no panic").expect("a lease");
 }
 
-/// Without being shut down, too, as long as the process lives.
+/// Even without a shutdown, as long as the process lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_is_dropped_tidies_up() {
     let store = Store::new();

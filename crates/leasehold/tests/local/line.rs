@@ -1,5 +1,5 @@
-//! Those who wait are served in the order in which they came, whoever of them dies, stops or
-//! gives up meanwhile.
+//! Waiters are served in the order of their arrival, even if some of them die, stop or give up
+//! meanwhile.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use super::puppet::{Puppet, since_boot};
 use super::store::{Store, median};
 use super::{client, forever, until};
 
-/// Far below the second for which the lock is reserved for one whose turn it is.
+/// Far below the second for which the lock is reserved for the next waiter.
 const PROMPT: Duration = Duration::from_millis(300);
 
 /// Puppets that wait for a lock, in this order.
@@ -18,25 +18,25 @@ fn line(store: &Store, length: usize) -> Vec<Puppet> {
     store.until_in_order();
     let mut puppets: Vec<_> = (0..length).map(|_| Puppet::of(&store.url())).collect();
     for (before, puppet) in puppets.iter_mut().enumerate() {
-        puppet.say_lock("a");
+        puppet.send_lock("a");
         store.until_waiters(i64::try_from(before).expect("few") + 1);
     }
     puppets
 }
 
 #[test]
-fn processes_are_served_in_the_order_in_which_they_came() {
+fn processes_are_served_in_order_of_arrival() {
     let store = Store::new();
     let mut holder = Puppet::of(&store.url());
     let mut last = holder.lock("a").token;
     let mut puppets = line(&store, 8);
     holder.release("a");
-    // Who comes now comes last.
-    holder.say_lock("a");
+    // A waiter that arrives now comes last.
+    holder.send_lock("a");
     puppets.push(holder);
     for puppet in &mut puppets {
-        // Nobody else gives it back, so nobody else has had it.
-        let got = puppet.hear_got();
+        // Only this process releases the lock, so no other one has acquired it.
+        let got = puppet.receive_lease();
         assert!(got.token > last);
         last = got.token;
         puppet.release("a");
@@ -45,16 +45,16 @@ fn processes_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn nobody_takes_what_is_reserved_for_another() {
+fn a_lock_reserved_for_a_waiter_cannot_be_acquired() {
     let store = Store::new();
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     let first = line_behind(&store, &mut holder);
     first[0].stop();
     holder.release("a");
-    assert!(other.finds_held("a"), "it was the other's turn");
-    assert!(holder.finds_held("a"), "it was the other's turn");
+    assert!(other.finds_held("a"), "it was the waiter's turn");
+    assert!(holder.finds_held("a"), "it was the waiter's turn");
     first[0].resume();
-    first[0].hear_got();
+    first[0].receive_lease();
 }
 
 fn line_behind(store: &Store, holder: &mut Puppet) -> Vec<Puppet> {
@@ -62,31 +62,31 @@ fn line_behind(store: &Store, holder: &mut Puppet) -> Vec<Puppet> {
     line(store, 1)
 }
 
-/// As long as it might be slow, its turn is kept; then it is taken for dead.
+/// A waiter that may only be slow keeps its turn for a while. Then the others treat it as dead.
 #[test]
-fn a_stopped_one_delays_those_behind_it_by_some_seconds_and_not_more() {
+fn a_stopped_waiter_delays_those_behind_it_by_a_few_seconds() {
     let store = Store::new();
     let mut holder = Puppet::of(&store.url());
     holder.lock("a");
     let puppets = line(&store, 3);
     puppets[0].stop();
     let released = holder.release("a");
-    let second = puppets[1].hear_got();
-    // The rule says 3 s and the turn of one. The TTL is an hour.
+    let second = puppets[1].receive_lease();
+    // The rule allows 3 s plus the turn of one waiter. The TTL is an hour.
     let delay = second.at.saturating_sub(released);
     assert!(delay < Duration::from_secs(30), "{delay:?}");
-    // It is not dead, and waits again: but now it comes last.
+    // The stopped waiter is not dead and waits again, but now it is last.
     puppets[0].resume();
     let mut puppets = puppets;
     puppets[1].release("a");
-    let third = puppets[2].hear_got();
+    let third = puppets[2].receive_lease();
     assert!(third.token > second.token);
     puppets[2].release("a");
-    assert!(puppets[0].hear_got().token > third.token);
+    assert!(puppets[0].receive_lease().token > third.token);
 }
 
 #[test]
-fn killed_ones_delay_nobody() {
+fn killed_waiters_delay_no_other() {
     let store = Store::new();
     let mut took = Vec::new();
     for _ in 0..5 {
@@ -95,10 +95,10 @@ fn killed_ones_delay_nobody() {
         let mut puppets = line(&store, 4);
         for dead in &mut puppets[..3] {
             dead.kill();
-            dead.bury();
+            dead.reap();
         }
         let released = holder.release("a");
-        let got = puppets[3].hear_got();
+        let got = puppets[3].receive_lease();
         took.push(got.at.saturating_sub(released));
         puppets[3].release("a");
     }
@@ -117,18 +117,18 @@ fn a_line_outlives_the_holder_and_its_first() {
         let killed = since_boot();
         puppets[0].kill();
         holder.kill();
-        let got = puppets[1].hear_got();
+        let got = puppets[1].receive_lease();
         took.push(got.at.saturating_sub(killed));
         puppets[1].release("a");
-        puppets[2].hear_got();
+        puppets[2].receive_lease();
         puppets[2].release("a");
     }
     assert!(median(took.clone()) <= PROMPT, "{took:?}");
 }
 
-/// Before its turn, as it comes, or after it: whoever gives up passes it on.
+/// A waiter that gives up before its turn, at its turn or after it passes the turn on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_who_gives_up_passes_its_turn_on() {
+async fn a_waiter_that_gives_up_passes_its_turn_on() {
     let store = Store::new();
     let client = client(&store.url()).await;
     let (mut holder, mut next) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
@@ -138,7 +138,7 @@ async fn one_who_gives_up_passes_its_turn_on() {
         let mutex = client.mutex("a").with_options(forever);
         let first = tokio::spawn(async move { mutex.lock().await.map(drop) });
         store.until_waiters(1);
-        next.say_lock("a");
+        next.send_lock("a");
         store.until_waiters(2);
         let released = match round % 3 {
             0 => {
@@ -146,9 +146,9 @@ async fn one_who_gives_up_passes_its_turn_on() {
                 holder.release("a")
             }
             1 => {
-                holder.say("release a");
+                holder.send("release a");
                 first.abort();
-                released(&holder.hear())
+                released(&holder.receive())
             }
             _ => {
                 let released = holder.release("a");
@@ -156,7 +156,7 @@ async fn one_who_gives_up_passes_its_turn_on() {
                 released
             }
         };
-        took.push(next.hear_got().at.saturating_sub(released));
+        took.push(next.receive_lease().at.saturating_sub(released));
         next.release("a");
         store.until_waiters(0);
     }
@@ -168,10 +168,10 @@ fn released(said: &str) -> Duration {
     Duration::from_nanos(at.parse().expect("a number"))
 }
 
-/// Each gives the lock back and wants it again at once. If the one who has it were favoured,
-/// or another, somebody would starve.
+/// Each process releases the lock and acquires it again at once. If the holder or any other
+/// process were favoured, some process would starve.
 #[test]
-fn eight_processes_have_their_turns_about_equally() {
+fn eight_processes_get_about_equally_many_turns() {
     const ROUNDS: usize = 100;
     let store = Store::new();
     let log = store.dir().join("log");
@@ -181,12 +181,12 @@ fn eight_processes_have_their_turns_about_equally() {
     let mut puppets: Vec<_> = (0..8).map(|_| Puppet::of(&store.url())).collect();
     store.until_in_order();
     for puppet in &mut puppets {
-        puppet.say(&format!("turns a {} {ROUNDS}", log.display()));
+        puppet.send(&format!("turns a {} {ROUNDS}", log.display()));
     }
     store.until_waiters(8);
     holder.release("a");
     for puppet in &puppets {
-        assert_eq!(puppet.hear(), "done");
+        assert_eq!(puppet.receive(), "done");
     }
     let text = std::fs::read_to_string(&log).expect("the log");
     let mut turns: HashMap<&str, usize> = HashMap::new();
@@ -197,13 +197,13 @@ fn eight_processes_have_their_turns_about_equally() {
             break;
         }
     }
-    // When the first has had all its turns, the others have had most of theirs.
+    // When the first process has had all its turns, the others have had most of theirs.
     assert_eq!(turns.len(), 8, "{turns:?}");
     assert!(turns.values().all(|turns| *turns > ROUNDS / 2), "{turns:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_those_who_live_are_counted() {
+async fn only_living_waiters_are_counted() {
     let store = Store::new();
     let client = client(&store.url()).await;
     let mut holder = Puppet::of(&store.url());
@@ -215,19 +215,22 @@ async fn only_those_who_live_are_counted() {
     };
     assert_eq!(waiters().await, 3);
     puppets[1].kill();
-    puppets[1].bury();
-    assert_eq!(waiters().await, 2, "of which one was killed");
+    puppets[1].reap();
+    assert_eq!(waiters().await, 2, "one of them was killed");
     puppets[0].stop();
     let started = since_boot();
     while waiters().await > 1 {
-        assert!(since_boot() - started < super::LONG, "it counts for ever");
+        assert!(
+            since_boot() - started < super::LONG,
+            "the dead waiter is still counted"
+        );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Somebody tidies up and takes the sockets away: those who wait make new ones.
+/// The sockets are deleted from outside: waiters create new ones.
 #[test]
-fn those_who_wait_can_be_told_again_when_their_sockets_were_deleted() {
+fn waiters_create_their_deleted_sockets_again() {
     let store = Store::new();
     let mut holder = Puppet::of(&store.url());
     holder.lock("a");
@@ -236,15 +239,15 @@ fn those_who_wait_can_be_told_again_when_their_sockets_were_deleted() {
     until("new sockets", || store.sockets().len() == 2);
     holder.release("a");
     let mut puppets = puppets;
-    puppets[0].hear_got();
+    puppets[0].receive_lease();
     puppets[0].release("a");
-    puppets[1].hear_got();
+    puppets[1].receive_lease();
 }
 
-/// One who waits in another boot or time namespace, where the clock of boots says nothing:
-/// it is known to live by the wall clock, and not for ever.
+/// A waiter in another boot or time namespace, where the boot clock means nothing here. Its
+/// heartbeat counts by the wall clock, and for a limited time.
 #[test]
-fn one_who_waits_elsewhere_has_its_turn_and_is_taken_for_dead_like_others() {
+fn a_waiter_of_another_boot_gets_its_turn_and_expires_like_others() {
     let store = Store::new();
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     let ticket = holder.lock("a").token + 1_000;
@@ -267,17 +270,21 @@ fn one_who_waits_elsewhere_has_its_turn_and_is_taken_for_dead_like_others() {
         sql.execute("UPDATE names SET line = 1", [])
             .expect("written");
     };
-    // For longer than it would be taken for living if it were silent.
+    // For longer than a silent waiter counts as alive.
     let started = since_boot();
     while since_boot() - started < Duration::from_secs(5) {
         asks(Duration::from_secs(2));
         std::thread::sleep(Duration::from_millis(100));
     }
     holder.release("a");
-    assert!(other.finds_held("a"), "it was the turn of one elsewhere");
+    assert!(
+        other.finds_held("a"),
+        "it was the turn of the other boot's waiter"
+    );
     let got = other.lock("a");
     assert!(got.token > ticket);
-    // Nor does one live who asked in the future, because some clock was wrong.
+    // A waiter whose heartbeat is far in the future, because some clock was wrong, does not count as
+    // alive.
     asks(Duration::from_secs(3600));
     other.release("a");
     assert!(!holder.finds_held("a"));

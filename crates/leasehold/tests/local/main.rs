@@ -1,5 +1,5 @@
-//! The embedded store, used by real processes that are killed, stopped, put into namespaces,
-//! and given files that are none of its own.
+//! The embedded store, used by real processes that are killed, stopped, put into namespaces, and
+//! given files that are not a store.
 #![cfg(all(feature = "local", target_os = "linux"))]
 
 mod clock;
@@ -24,10 +24,10 @@ use leasehold::{Client, Lease, Options};
 /// Long enough for any machine, and still a limit.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A TTL that no test lives to see the end of: what is granted sooner was not waited for.
+/// A TTL that expires in no test: a lock that is granted earlier was not freed by its TTL.
 const FOREVER_MS: u64 = 3_600_000;
 
-/// Options that no slow machine can upset.
+/// Options with which a slow machine cannot fail a test.
 fn patient(options: Options, ttl_ms: u64) -> Options {
     let ttl = Duration::from_millis(ttl_ms);
     options
@@ -49,23 +49,23 @@ async fn client(url: &str) -> Client {
         .expect("the store works")
 }
 
-/// Takes a lock for longer than the test runs.
+/// Acquires a lock for longer than the test runs.
 async fn lock(client: &Client, name: &str) -> Lease {
     let mutex = client.mutex(name).with_options(forever);
     let locked = tokio::time::timeout(LONG, mutex.lock()).await;
     locked.expect("in time").expect("a lease")
 }
 
-/// Waits until something is so; fails if it never is.
-fn until(what: &str, mut so: impl FnMut() -> bool) {
+/// Waits until a condition holds, and fails if it never does.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let started = std::time::Instant::now();
-    while !so() {
+    while !condition() {
         assert!(started.elapsed() < LONG, "never: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Says, where nobody can miss it, that something was not tested.
+/// Reports clearly that something was not tested.
 fn skip(what: &str, why: &str) {
     eprintln!("\n*** SKIPPED: {what}: {why}\n");
 }

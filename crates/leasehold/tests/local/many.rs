@@ -7,14 +7,14 @@ use super::store::Store;
 
 const PROCESSES: usize = 8;
 
-/// A file that is to be counted up, beside the store.
+/// A file with a counter, beside the store.
 fn counter(store: &Store) -> PathBuf {
     let file = store.dir().join("count");
     std::fs::write(&file, "0 0").expect("written");
     file
 }
 
-/// How far it was counted.
+/// The value of the counter.
 fn counted(file: &PathBuf) -> usize {
     let text = std::fs::read_to_string(file).expect("the file");
     let (count, _) = text.split_once(' ').expect("two numbers");
@@ -28,38 +28,38 @@ fn many_processes_lose_no_update_and_none_starves() {
     let file = counter(&store);
     let mut puppets: Vec<_> = (0..PROCESSES).map(|_| Puppet::of(&store.url())).collect();
     for puppet in &mut puppets {
-        puppet.say(&format!("count a {} {ROUNDS}", file.display()));
+        puppet.send(&format!("count a {} {ROUNDS}", file.display()));
     }
-    // That tokens grow is checked by those who count.
+    // The counting processes check that tokens grow.
     for puppet in &puppets {
-        assert_eq!(puppet.hear(), "counted");
+        assert_eq!(puppet.receive(), "counted");
     }
     assert_eq!(counted(&file), PROCESSES * ROUNDS, "a lost update");
 }
 
-/// If they did not all end up in one and the same store, two would count at once.
+/// If they did not all use the same store, two processes would count at once.
 #[test]
-fn all_may_make_the_same_new_store_at_the_same_moment() {
+fn many_processes_may_create_the_same_store_at_once() {
     const ROUNDS: usize = 3;
     let mut puppets: Vec<_> = (0..PROCESSES).map(|_| Puppet::new()).collect();
     for _ in 0..10 {
         let store = Store::new();
         let file = counter(&store);
         for puppet in &mut puppets {
-            // They find the store busy for a while, and go on trying.
-            puppet.say(&format!("build {}", store.url()));
-            puppet.say(&format!("count a {} {ROUNDS}", file.display()));
+            // They find the store busy for a while, and retry.
+            puppet.send(&format!("build {}", store.url()));
+            puppet.send(&format!("count a {} {ROUNDS}", file.display()));
         }
         for puppet in &puppets {
-            assert_eq!(puppet.hear(), "built");
-            assert_eq!(puppet.hear(), "counted");
+            assert_eq!(puppet.receive(), "built");
+            assert_eq!(puppet.receive(), "counted");
         }
         assert_eq!(counted(&file), PROCESSES * ROUNDS, "a lost update");
     }
 }
 
-/// Whoever comes and goes must also write back what piles up in the log beside the file:
-/// nobody stays to do it for them. All of this together writes about eight megabytes.
+/// Short-lived processes must also write back the log beside the file: no long-lived process does
+/// it for them. Together they write about eight megabytes.
 #[test]
 fn the_log_does_not_grow_with_the_number_of_processes() {
     let store = Store::new();
@@ -68,8 +68,8 @@ fn the_log_does_not_grow_with_the_number_of_processes() {
     for _ in 0..24 {
         let mut puppet = Puppet::of(&store.url());
         let line = format!("count a {} 40", file.display());
-        assert_eq!(puppet.ask(&line), "counted");
-        assert_eq!(puppet.ask("shutdown"), "0 owed");
+        assert_eq!(puppet.request(&line), "counted");
+        assert_eq!(puppet.request("shutdown"), "0 owed");
         puppet.leave();
         let log = std::fs::metadata(store.beside("-wal")).expect("a log");
         largest = log.len().max(largest);

@@ -1,5 +1,5 @@
-//! Holders in other pid namespaces, boots and time namespaces: nobody judges whether they
-//! are dead, and their locks end with their TTLs.
+//! Holders in other pid namespaces, boots and time namespaces: other processes cannot judge
+//! whether they are dead, so their locks end with their TTLs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_millis(TTL_MS);
 
 const UNSHARE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// Whether this program can be run so.
+/// Whether this program can be run with this wrapper.
 fn may_run(wrapper: &[&str]) -> Result<(), String> {
     let tried = Command::new(wrapper[0])
         .args(&wrapper[1..])
@@ -30,7 +30,7 @@ fn may_run(wrapper: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Whether new namespaces can be made here. Says so if not.
+/// Whether new namespaces can be created here. Prints a message if not.
 fn may_unshare(what: &str) -> bool {
     let may = may_run(&UNSHARE);
     if let Err(why) = &may {
@@ -39,16 +39,16 @@ fn may_unshare(what: &str) -> bool {
     may.is_ok()
 }
 
-/// A holder that cannot be judged is killed; the lock must last until its TTL is over.
+/// Kills a holder that cannot be judged. The lock must last until its TTL has expired.
 fn check_waits_for_the_ttl(holder: &mut Puppet, other: &mut Puppet) {
     let before = since_boot();
-    let held = holder.ask_got(&format!("lock a {TTL_MS}"));
-    other.say_lock("a");
+    let held = holder.request_lease(&format!("lock a {TTL_MS}"));
+    other.send_lock("a");
     holder.kill();
     holder.until_gone();
-    let got = other.hear_got();
+    let got = other.receive_lease();
     assert!(got.token > held.token);
-    // What a node counts from is after what was read before it was asked.
+    // The node counts the TTL from after the request, so from after `before`.
     assert!(got.at >= before + TTL, "{got:?} too early");
 }
 
@@ -74,7 +74,7 @@ fn a_holder_outside_is_not_judged_from_a_pid_namespace() {
     check_waits_for_the_ttl(&mut outside, &mut inside);
 }
 
-/// Those in one namespace judge each other as they do outside.
+/// Processes in one namespace judge each other, as they do outside.
 #[test]
 fn a_holder_in_the_same_pid_namespace_is_judged() {
     if !may_unshare("holders in the same pid namespace") {
@@ -88,17 +88,17 @@ fn a_holder_in_the_same_pid_namespace_is_judged() {
     holder.open(&store.url());
     other.open(&store.url());
     let held = holder.lock("a");
-    other.say_lock("a");
+    other.send_lock("a");
     store.until_waiters(1);
     let outside = Puppet::of(&store.url()).finds_held("a");
     assert!(outside, "judged from outside");
     send(holder.child_pid(), Signal::KILL);
-    assert!(other.hear_got().token > held.token);
+    assert!(other.receive_lease().token > held.token);
     send(other.child_pid(), Signal::KILL);
 }
 
-/// Without a `/proc` of its own namespace a process cannot tell who it is: the numbers there
-/// are those of others. It must not write down somebody else's.
+/// Without a `/proc` of its own namespace a process cannot identify itself: the pids there belong
+/// to other processes. It must not record the identity of one of them.
 #[test]
 fn a_process_with_the_proc_of_another_namespace_is_not_judged() {
     if !may_unshare("a namespace without a /proc of its own") {
@@ -111,10 +111,11 @@ fn a_process_with_the_proc_of_another_namespace_is_not_judged() {
     assert_eq!(store.holders("a"), None);
 }
 
-/// A `/proc` that hides the processes of others. Who cannot see when a process started must
-/// not write down anything that somebody who can takes for another process.
+/// A `/proc` that hides the processes of other users. A process that cannot see when another one
+/// started must not record anything that a process which can see it takes for a different
+/// process.
 #[test]
-fn a_process_that_its_binder_cannot_see_is_not_judged_by_those_who_can() {
+fn a_process_hidden_from_its_binder_is_not_judged() {
     let store = Store::new();
     let what = "a /proc that hides processes";
     let nobody = [
@@ -136,11 +137,14 @@ fn a_process_that_its_binder_cannot_see_is_not_judged_by_those_who_can() {
     holder.open(&store.url());
     holder.lock("a");
     let mut seeing = Puppet::of(&store.url());
-    assert_eq!(holder.ask(&format!("bind a {}", seeing.pid())), "bound");
-    assert!(seeing.finds_held("a"), "it lives: it is the one that asks");
+    assert_eq!(holder.request(&format!("bind a {}", seeing.pid())), "bound");
+    assert!(
+        seeing.finds_held("a"),
+        "the bound process is alive: it sends this request"
+    );
 }
 
-/// As another container or another boot would have written them: these pids are dead here.
+/// Rows as another container or another boot would write them. These pids are dead here.
 #[test]
 fn foreign_rows_are_not_judged() {
     let store = Store::new();
@@ -165,7 +169,7 @@ fn foreign_rows_are_not_judged() {
         rewrite(&foreign);
         assert!(other.finds_held("a"), "{foreign}");
     }
-    // And it is the realm that made the difference.
+    // The realm made the difference.
     rewrite(&format!("{realm} 4000000:1"));
     assert!(!other.finds_held("a"));
 }
@@ -194,7 +198,7 @@ fn rows_of_another_boot_end_with_their_ttl() {
     assert!(since_1970() >= expires, "too early");
 }
 
-/// A program that is told another boot than all others, in the same pid namespace.
+/// A program that sees another boot id than all others, in the same pid namespace.
 fn elsewhere(store: &Store) -> String {
     let boot = store.dir().join("boot");
     std::fs::write(&boot, "00000000-0000-4000-8000-000000000000\n").expect("written");
@@ -202,10 +206,11 @@ fn elsewhere(store: &Store) -> String {
     format!(r#"mount --bind {boot} /proc/sys/kernel/random/boot_id && exec "$0" "$@""#)
 }
 
-/// A real reader in another boot. The holder's process is dead to everybody who looks, but its
-/// pid says nothing there; and of the two times at which a lock ends, the wall clock's counts.
+/// A real reader in another boot. The holder's process is dead in every boot, but its pid means
+/// nothing in the other one. Of the two expiry times of a lock, the one by the wall clock counts
+/// there.
 #[test]
-fn a_reader_in_another_boot_goes_by_the_wall_clock() {
+fn a_reader_in_another_boot_uses_the_wall_clock() {
     let store = Store::new();
     let mount = elsewhere(&store);
     let wrapper = ["unshare", "--mount", "sh", "-c", &mount];
@@ -229,7 +234,7 @@ fn a_reader_in_another_boot_goes_by_the_wall_clock() {
     rewrite("over-there", i64::MAX, 1);
     assert!(there.finds_held("over-here"));
     assert!(here.finds_held("over-there"));
-    // It is the boot that made the difference.
+    // The boot made the difference.
     assert!(!there.finds_held("over-there"));
     assert!(!here.finds_held("over-here"));
     check_waits_for_the_ttl(&mut holder, &mut there);

@@ -1,4 +1,4 @@
-//! Where the store is, and who may read it.
+//! The location of the store, and its permissions.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -12,11 +12,11 @@ fn mode(path: impl AsRef<Path>) -> u32 {
     meta.permissions().mode() & 0o7777
 }
 
-/// Owner values are secrets, also those that stand in the log and in the index.
+/// Owner values are secrets, including those in the log and in the index.
 #[test]
-fn a_new_store_is_for_its_owner_only() {
+fn a_new_store_is_private_to_its_user() {
     let store = Store::new();
-    // Not because the user happens to be careful.
+    // Not because of the user's umask.
     let mut puppet = Puppet::through(&["sh", "-c", "umask 0 && exec \"$0\" \"$@\""]);
     puppet.open(&store.url());
     puppet.lock("a");
@@ -24,14 +24,14 @@ fn a_new_store_is_for_its_owner_only() {
         assert_eq!(mode(store.beside(end)), 0o600, "{end}");
     }
     let mut other = Puppet::of(&store.url());
-    other.say_lock("a");
+    other.send_lock("a");
     store.until_waiters(1);
     assert_eq!(mode(store.beside(".wake")), 0o700);
 }
 
-/// The mode that somebody gave to the file is theirs to choose.
+/// The mode of an existing file is the user's choice.
 #[test]
-fn the_mode_of_an_old_store_stays() {
+fn the_mode_of_an_existing_store_is_kept() {
     let store = Store::new();
     Puppet::of(&store.url()).lock("a");
     let chosen = std::fs::Permissions::from_mode(0o640);
@@ -40,7 +40,7 @@ fn the_mode_of_an_old_store_stays() {
     assert_eq!(mode(store.path()), 0o640);
 }
 
-/// Starts one that finds its directories in these variables.
+/// Starts a puppet that finds its directories in these variables.
 fn at_home(home: &Path, state: Option<&str>) -> Puppet {
     let umask = ["sh", "-c", "umask 0 && exec \"$0\" \"$@\""];
     Puppet::start(&umask, |command| {
@@ -62,14 +62,14 @@ fn the_default_is_in_the_state_directory() {
     assert_eq!(mode(state.join("leasehold")), 0o700);
     assert_eq!(mode(state.join("leasehold/locks.db")), 0o600);
     assert!(!home.dir().join(".local").exists());
-    // The same by its whole name.
+    // The same store by its full path.
     let named = format!("local:{text}/leasehold/locks.db");
     assert!(Puppet::of(&named).finds_held("a"));
 }
 
-/// Without the variable, or with one that the standard says to ignore.
+/// Without the variable, or with a value that the standard says to ignore.
 #[test]
-fn or_below_the_home_directory() {
+fn otherwise_the_default_is_below_the_home_directory() {
     for state in [None, Some("relative/state"), Some("")] {
         let home = Store::new();
         let mut puppet = at_home(home.dir(), state);
@@ -81,7 +81,7 @@ fn or_below_the_home_directory() {
     }
 }
 
-/// A store under two names is one store.
+/// Two paths to one file are one store.
 #[test]
 fn a_link_leads_to_the_same_store() {
     let store = Store::new();
@@ -91,8 +91,8 @@ fn a_link_leads_to_the_same_store() {
     std::os::unix::fs::symlink(store.path(), &link).expect("a link");
     let mut other = Puppet::of(&format!("local:{}", link.display()));
     assert!(other.finds_held("a"));
-    other.say_lock("a");
+    other.send_lock("a");
     store.until_waiters(1);
     holder.release("a");
-    assert!(other.hear_got().token > held.token);
+    assert!(other.receive_lease().token > held.token);
 }

@@ -1,4 +1,4 @@
-//! A process that does what the test tells it, one line at a time.
+//! A process that executes the test's commands, one line at a time.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -14,8 +14,8 @@ use super::{FOREVER_MS as FOREVER, LONG, patient};
 
 const PUPPET: &str = "LEASEHOLD_TEST_PUPPET";
 
-/// The child: does what it reads, and answers each line with one. Not a test of its own:
-/// without its parent it has nothing to do.
+/// The child: executes each line it reads, and answers it with one line. On its own, without its
+/// parent, this test does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn puppet() {
     if std::env::var_os(PUPPET).is_none() {
@@ -24,7 +24,7 @@ async fn puppet() {
     let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            // The parent has gone when nobody reads any more.
+            // When the pipe is closed, the parent is gone.
             let _ = sender.send(line);
         }
     });
@@ -32,14 +32,14 @@ async fn puppet() {
     while let Some(line) = lines.recv().await {
         let words: Vec<&str> = line.split(' ').collect();
         let answer = match part.play(&words).await {
-            Ok(said) => said,
+            Ok(answer) => answer,
             Err(error) => format!("error {error}"),
         };
         println!("\n> {answer}");
     }
 }
 
-/// What a puppet has in its hands.
+/// The state of a puppet.
 #[derive(Default)]
 struct Part {
     client: Option<Client>,
@@ -57,7 +57,7 @@ impl Part {
                 self.client = Some(client);
                 Ok("open".into())
             }
-            // Whether the store works is not waited for.
+            // Does not wait until the store works.
             "build" => {
                 self.client = Some(Client::builder().node(words[1]).build()?);
                 Ok("built".into())
@@ -115,9 +115,9 @@ impl Part {
     }
 
     fn keep(&mut self, name: &str, lease: Lease) -> String {
-        let said = format!("token {} {}", lease.token(), at());
+        let answer = format!("token {} {}", lease.token(), at());
         self.leases.insert(name.to_owned(), lease);
-        said
+        answer
     }
 
     async fn lock(
@@ -142,8 +142,8 @@ impl Part {
         Ok(self.keep(name, lease))
     }
 
-    /// Counts a number in a plain file up, under the lock. The file has the token of the last
-    /// who did so, too, which must be smaller.
+    /// Increments a number in a plain file, under the lock. The file also contains the token of
+    /// the last increment, which must be smaller.
     async fn count(&self, name: &str, file: &str, rounds: u64) -> Result<String, Error> {
         let mutex = self.client().mutex(name);
         let mutex = mutex.with_options(|o| patient(o, FOREVER));
@@ -156,7 +156,7 @@ impl Part {
                 token.parse().expect("a token"),
             );
             assert!(lease.token() > token, "{} after {token}", lease.token());
-            // Not the file itself: this process may be killed anywhere.
+            // Not in place: this process may be killed at any moment.
             let next = format!("{file}.{}", std::process::id());
             std::fs::write(&next, format!("{} {}", count + 1, lease.token())).expect("written");
             std::fs::rename(&next, file).expect("renamed");
@@ -167,8 +167,8 @@ impl Part {
 }
 
 impl Part {
-    /// Takes the lock again and again, at once when it is given back, and writes each time into
-    /// a file who had it.
+    /// Acquires the lock again and again, immediately after each release, and each time appends
+    /// to a file which process had it.
     async fn turns(&self, name: &str, file: &str, rounds: u64) -> Result<String, Error> {
         let mutex = self.client().mutex(name);
         let mutex = mutex.with_options(|o| patient(o, FOREVER));
@@ -183,7 +183,7 @@ impl Part {
     }
 }
 
-/// Now, on the clock that all processes of the machine share.
+/// The time by the clock that all processes of the machine share.
 pub fn since_boot() -> Duration {
     Moment::now().saturating_duration_since(Moment::from_origin(Duration::ZERO))
 }
@@ -192,14 +192,14 @@ fn at() -> u128 {
     since_boot().as_nanos()
 }
 
-/// What a puppet got: a lease, at a moment since boot.
+/// A lease that a puppet acquired, and when, in time since boot.
 #[derive(Clone, Copy, Debug)]
 pub struct Got {
     pub token: u64,
     pub at: Duration,
 }
 
-/// A child process in the hand. Killed when dropped.
+/// A child process. Killed when dropped.
 pub struct Puppet {
     child: Child,
     input: Option<ChildStdin>,
@@ -211,14 +211,14 @@ impl Puppet {
         Self::through(&[])
     }
 
-    /// One that has a store open.
+    /// A puppet with an open store.
     pub fn of(url: &str) -> Self {
         let mut puppet = Self::new();
         puppet.open(url);
         puppet
     }
 
-    /// Started by another program, such as `unshare`.
+    /// A puppet that is started by another program, such as `unshare`.
     pub fn through(wrapper: &[&str]) -> Self {
         Self::start(wrapper, |_| {})
     }
@@ -240,9 +240,9 @@ impl Puppet {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if let Some(said) = line.strip_prefix("> ") {
+                if let Some(answer) = line.strip_prefix("> ") {
                     // The test may have ended.
-                    let _ = sender.send(said.to_owned());
+                    let _ = sender.send(answer.to_owned());
                 }
             }
         });
@@ -258,108 +258,108 @@ impl Puppet {
         self.child.id()
     }
 
-    pub fn say(&mut self, line: &str) {
+    pub fn send(&mut self, line: &str) {
         let input = self.input.as_mut().expect("its input");
         writeln!(input, "{line}").expect("the child lives");
     }
 
-    pub fn hear(&self) -> String {
-        let heard = self.lines.recv_timeout(LONG);
-        heard.expect("the child answers")
+    pub fn receive(&self) -> String {
+        let received = self.lines.recv_timeout(LONG);
+        received.expect("the child answers")
     }
 
-    pub fn ask(&mut self, line: &str) -> String {
-        self.say(line);
-        self.hear()
+    pub fn request(&mut self, line: &str) -> String {
+        self.send(line);
+        self.receive()
     }
 
     pub fn open(&mut self, url: &str) {
-        assert_eq!(self.ask(&format!("open {url}")), "open");
+        assert_eq!(self.request(&format!("open {url}")), "open");
     }
 
-    pub fn ask_got(&mut self, line: &str) -> Got {
-        self.say(line);
-        self.hear_got()
+    pub fn request_lease(&mut self, line: &str) -> Got {
+        self.send(line);
+        self.receive_lease()
     }
 
-    /// Takes a lock, waiting for it, for longer than the test runs.
+    /// Acquires a lock for longer than the test runs, and waits for it.
     pub fn lock(&mut self, name: &str) -> Got {
-        self.say_lock(name);
-        self.hear_got()
+        self.send_lock(name);
+        self.receive_lease()
     }
 
-    pub fn say_lock(&mut self, name: &str) {
-        self.say(&format!("lock {name} {FOREVER}"));
+    pub fn send_lock(&mut self, name: &str) {
+        self.send(&format!("lock {name} {FOREVER}"));
     }
 
-    pub fn hear_got(&self) -> Got {
-        got(&self.hear())
+    pub fn receive_lease(&self) -> Got {
+        got(&self.receive())
     }
 
-    /// Gives a lock back; when it began to.
+    /// Releases a lock. Returns when it began to.
     pub fn release(&mut self, name: &str) -> Duration {
-        let said = self.ask(&format!("release {name}"));
-        let at = said.strip_prefix("Released ").expect(&said);
+        let answer = self.request(&format!("release {name}"));
+        let at = answer.strip_prefix("Released ").expect(&answer);
         Duration::from_nanos(at.parse().expect("a number"))
     }
 
-    /// Whether somebody else has the lock. If not, it is given back.
+    /// Whether another process holds the lock. If not, the lock is released again.
     pub fn finds_held(&mut self, name: &str) -> bool {
-        let said = self.ask(&format!("try {name} {FOREVER}"));
-        if said == "held" {
+        let answer = self.request(&format!("try {name} {FOREVER}"));
+        if answer == "held" {
             return true;
         }
-        got(&said);
+        got(&answer);
         self.release(name);
         false
     }
 
-    /// Makes sure that it says nothing for so long.
+    /// Checks that the puppet sends no line for this time.
     pub fn is_silent_for(&self, time: Duration) {
-        let heard = self.lines.recv_timeout(time);
-        assert_eq!(heard, Err(RecvTimeoutError::Timeout), "too early");
+        let received = self.lines.recv_timeout(time);
+        assert_eq!(received, Err(RecvTimeoutError::Timeout), "too early");
     }
 
-    /// Kills it (SIGKILL). It stays a zombie until `bury`.
+    /// Kills it (SIGKILL). It stays a zombie until `reap`.
     pub fn kill(&mut self) {
         self.child.kill().expect("killed");
     }
 
-    pub fn bury(&mut self) {
+    pub fn reap(&mut self) {
         self.child.wait().expect("dead");
     }
 
-    /// Lets it end by itself, as a program does whose work is done.
+    /// Lets it end normally, like a program that has finished.
     pub fn leave(mut self) {
         drop(self.input.take());
-        let ended = self.child.wait().expect("it ends");
+        let ended = self.child.wait().expect("the process ends");
         assert!(ended.success());
     }
 
-    /// The id of the child of a program that has started the puppet in a namespace.
+    /// The pid of the puppet, if a wrapper program has started it in a namespace.
     pub fn child_pid(&self) -> i32 {
         let children = format!("/proc/{0}/task/{0}/children", self.pid());
         let mut child = None;
-        super::until("it has a child", || {
-            let pids = std::fs::read_to_string(&children).expect("it lives");
+        super::until("the wrapper has a child", || {
+            let pids = std::fs::read_to_string(&children).expect("the process lives");
             child = pids.trim().parse().ok();
             child.is_some()
         });
         child.expect("found")
     }
 
-    /// Waits until all that could have answered are dead: its own children too.
+    /// Waits until it and all its children are dead.
     pub fn until_gone(&self) {
         until_closed(&self.lines);
     }
 
-    /// Stops it (SIGSTOP): from here on it does nothing.
+    /// Stops it (SIGSTOP), and waits until it has stopped.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
         until_stopped(self.pid());
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Resumes it (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -368,16 +368,16 @@ impl Puppet {
         send(i32::try_from(self.pid()).expect("a pid"), signal);
     }
 
-    /// How much time of the processors it has used.
+    /// The processor time it has used.
     pub fn cpu_time(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
-        let stat = stat.expect("it lives");
+        let stat = stat.expect("the process lives");
         let (_, fields) = stat.rsplit_once(") ").expect("fields");
         let ticks = fields.split(' ').skip(11).take(2);
         let ticks: u64 = ticks
             .map(|field| field.parse::<u64>().expect("ticks"))
             .sum();
-        // USER_HZ, which is 100 on every Linux that there is.
+        // USER_HZ, which is 100 on every Linux.
         Duration::from_millis(ticks * 10)
     }
 }
@@ -392,7 +392,7 @@ fn until_closed(lines: &Receiver<String>) {
         match lines.recv_timeout(LONG) {
             Ok(_) => {}
             Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => panic!("it does not die"),
+            Err(RecvTimeoutError::Timeout) => panic!("the process does not die"),
         }
     }
 }
@@ -405,8 +405,8 @@ impl Drop for Puppet {
     }
 }
 
-fn got(said: &str) -> Got {
-    let words = said.strip_prefix("token ").expect(said);
+fn got(answer: &str) -> Got {
+    let words = answer.strip_prefix("token ").expect(answer);
     let (token, at) = words.split_once(' ').expect("two numbers");
     Got {
         token: token.parse().expect("a token"),

@@ -1,4 +1,4 @@
-//! The file is deleted or replaced while it is in use: all clients meet in the new one, and
+//! The file is deleted or replaced while it is in use: all clients switch to the new one, and
 //! tokens keep growing.
 
 use std::time::Duration;
@@ -9,21 +9,21 @@ use super::puppet::Puppet;
 use super::store::Store;
 use super::{client, forever, lock};
 
-/// Whether somebody else has the lock.
+/// Whether another client holds the lock.
 async fn is_held(client: &Client) -> bool {
     let tried = client.mutex("a").with_options(forever).try_lock().await;
     tried.expect("an answer").is_none()
 }
 
-/// An old client and a new one exclude each other, now and later.
+/// Checks that an old client and a new one exclude each other, now and later.
 async fn check_meet(store: &Store, old: &Client, lease: Lease) {
     let new = client(&store.url()).await;
     let second = lock(&new, "a").await;
     assert!(second.token() > lease.token(), "tokens keep growing");
-    let lost = lease.extend().await.expect_err("it is over");
+    let lost = lease.extend().await.expect_err("the lease has ended");
     assert!(lost.to_string().contains("was lost"), "{lost}");
     assert!(!lease.is_valid());
-    assert!(is_held(old).await, "they do not meet");
+    assert!(is_held(old).await, "the clients use different stores");
     let mut last = second.token();
     second.release().await;
     for _ in 0..3 {
@@ -31,7 +31,7 @@ async fn check_meet(store: &Store, old: &Client, lease: Lease) {
             let lease = lock(one, "a").await;
             assert!(lease.token() > last);
             last = lease.token();
-            assert!(is_held(other).await, "two have it");
+            assert!(is_held(other).await, "there are two holders");
             lease.extend().await.expect("still held");
             lease.release().await;
         }
@@ -52,7 +52,7 @@ async fn check_replaced(replace: impl AsyncFnOnce(&Store)) {
 }
 
 #[tokio::test]
-async fn all_of_it_is_deleted() {
+async fn clients_agree_after_all_files_are_deleted() {
     check_replaced(async |store: &Store| {
         for end in ["", "-wal", "-shm"] {
             std::fs::remove_file(store.beside(end)).expect("deleted");
@@ -61,9 +61,9 @@ async fn all_of_it_is_deleted() {
     .await;
 }
 
-/// What somebody does who does not know of the files beside it.
+/// As a user does who does not know of the files beside it.
 #[tokio::test]
-async fn only_the_file_is_deleted() {
+async fn clients_agree_after_only_the_file_is_deleted() {
     check_replaced(async |store: &Store| {
         std::fs::remove_file(store.path()).expect("deleted");
     })
@@ -71,7 +71,7 @@ async fn only_the_file_is_deleted() {
 }
 
 #[tokio::test]
-async fn the_file_is_moved_away() {
+async fn clients_agree_after_the_file_is_moved_away() {
     check_replaced(async |store: &Store| {
         std::fs::rename(store.path(), store.beside(".old")).expect("moved");
     })
@@ -79,7 +79,7 @@ async fn the_file_is_moved_away() {
 }
 
 #[tokio::test]
-async fn the_whole_directory_is_replaced() {
+async fn clients_agree_after_the_directory_is_replaced() {
     let store = Store::within("inner");
     let old = client(&store.url()).await;
     let lease = lock(&old, "a").await;
@@ -89,9 +89,9 @@ async fn the_whole_directory_is_replaced() {
     check_meet(&store, &old, lease).await;
 }
 
-/// A backup is put in its place, which knows nothing of what came after it.
+/// A backup replaces the file, without anything that came after the backup.
 #[tokio::test]
-async fn an_older_copy_takes_its_place() {
+async fn clients_agree_after_an_older_copy_replaces_the_file() {
     let store = Store::new();
     let old = client(&store.url()).await;
     lock(&old, "a").await.release().await;
@@ -109,10 +109,10 @@ async fn an_older_copy_takes_its_place() {
     check_meet(&store, &old, lease).await;
 }
 
-/// A lock that a backup brings back is nobody's: it ends with its TTL or its process, and the
-/// token that comes next is above it all the same.
+/// A lock that a backup restores has no holder. It ends with its TTL or its process, and the next
+/// token is above it all the same.
 #[tokio::test]
-async fn a_copy_that_was_made_while_the_lock_was_held_takes_its_place() {
+async fn clients_agree_after_a_copy_with_the_lock_replaces_the_file() {
     let store = Store::new();
     let old = client(&store.url()).await;
     let lease = lock(&old, "a").await;
@@ -126,8 +126,8 @@ async fn a_copy_that_was_made_while_the_lock_was_held_takes_its_place() {
         std::fs::remove_file(store.beside(end)).expect("deleted");
     }
     std::fs::rename(&backup, store.path()).expect("moved");
-    // The copy may be of any age, so the lease is over although it is in there.
-    let lost = lease.extend().await.expect_err("it is over");
+    // The copy may be of any age, so the lease has ended although the copy contains it.
+    let lost = lease.extend().await.expect_err("the lease has ended");
     assert!(lost.to_string().contains("was lost"), "{lost}");
     let token = lease.token();
     drop(lease);
@@ -136,7 +136,7 @@ async fn a_copy_that_was_made_while_the_lock_was_held_takes_its_place() {
 }
 
 /// The same between processes, which share the files beside the store in other ways than the
-/// threads of one do.
+/// threads of one process do.
 fn check_processes_meet(delete: &[&str], others: usize) {
     let store = Store::new();
     let mut old: Vec<_> = (0..=others).map(|_| Puppet::of(&store.url())).collect();
@@ -150,10 +150,10 @@ fn check_processes_meet(delete: &[&str], others: usize) {
     let mut new = Puppet::of(&store.url());
     let got = new.lock("a");
     assert!(got.token > held.token, "tokens keep growing");
-    let said = old[0].ask("extend a");
+    let said = old[0].request("extend a");
     assert!(said.contains("was lost"), "{said}");
     for puppet in &mut old {
-        assert!(puppet.finds_held("a"), "they do not meet");
+        assert!(puppet.finds_held("a"), "the clients use different stores");
     }
     new.release("a");
     let mut last = got.token;
@@ -166,19 +166,19 @@ fn check_processes_meet(delete: &[&str], others: usize) {
 }
 
 #[test]
-fn all_of_it_is_deleted_under_several_processes() {
+fn processes_agree_after_all_files_are_deleted() {
     check_processes_meet(&["", "-wal", "-shm"], 2);
 }
 
 #[test]
-fn only_the_file_is_deleted_under_several_processes() {
+fn processes_agree_after_only_the_file_is_deleted() {
     check_processes_meet(&[""], 2);
 }
 
-/// As long as one of them has the old file open, the new one may not work yet, because the
-/// old one's index still lies beside it. What must never be is a second lease.
+/// While a process has the old file open, the new one may not work yet, because the index of the
+/// old one is still beside it. There must never be a second lease.
 #[test]
-fn when_only_the_file_is_deleted_they_meet_once_all_have_noticed() {
+fn processes_with_open_stores_agree_once_all_have_noticed() {
     let store = Store::new();
     let mut puppets: Vec<_> = (0..3).map(|_| Puppet::of(&store.url())).collect();
     let held = puppets[0].lock("a");
@@ -187,14 +187,14 @@ fn when_only_the_file_is_deleted_they_meet_once_all_have_noticed() {
     }
     std::fs::remove_file(store.path()).expect("deleted");
     let mut new = Puppet::new();
-    assert_eq!(new.ask(&format!("build {}", store.url())), "built");
+    assert_eq!(new.request(&format!("build {}", store.url())), "built");
     puppets.push(new);
-    // Each asks once, and has noticed then.
-    let said = puppets[0].ask("extend a");
+    // Each process sends one request, and notices the change.
+    let said = puppets[0].request("extend a");
     assert!(said.starts_with("error "), "{said}");
     let mut last = held.token;
     for puppet in &mut puppets[1..] {
-        let said = puppet.ask("try a 3600000");
+        let said = puppet.request("try a 3600000");
         if said.starts_with("token ") {
             puppet.release("a");
         }
@@ -205,13 +205,13 @@ fn when_only_the_file_is_deleted_they_meet_once_all_have_noticed() {
         last = got.token;
         puppet.release("b");
     }
-    let said = puppets[0].ask("extend a");
+    let said = puppets[0].request("extend a");
     assert!(said.contains("was lost"), "{said}");
 }
 
-/// Those who wait find out that they wait for nobody.
+/// Waiters notice that the store they wait on is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_wait_meet_the_others_too() {
+async fn waiters_switch_to_the_new_store_too() {
     let store = Store::new();
     let (holder, other) = (client(&store.url()).await, client(&store.url()).await);
     let lease = lock(&holder, "a").await;

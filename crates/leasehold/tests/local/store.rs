@@ -1,4 +1,4 @@
-//! A store in a directory of its own, and a look into it behind leasehold's back.
+//! A store in a temporary directory, with direct access to its file.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +18,7 @@ impl Store {
         Self::within("")
     }
 
-    /// In a directory below the temporary one.
+    /// A store in a directory below the temporary one.
     pub fn within(below: &str) -> Self {
         let dir = TempDir::new();
         let place = dir.path().join(below);
@@ -52,8 +52,8 @@ impl Store {
         connection
     }
 
-    /// In a new store, once it was opened, all tokens are the lowest that will do for a while,
-    /// whenever they are asked for. Only after that is the order of tickets that of coming.
+    /// Waits until tickets are in order of arrival. A new store grants only its lowest possible
+    /// token for a while, so that waiters have equal tickets.
     pub fn until_in_order(&self) {
         assert!(self.path.exists(), "not opened yet");
         std::thread::sleep(Duration::from_millis(150));
@@ -77,7 +77,7 @@ impl Store {
         holders.expect("a row")
     }
 
-    /// The names of the sockets of those who wait, or waited.
+    /// The names of the sockets of present and former waiters.
     pub fn sockets(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.beside(".wake")) else {
             return Vec::new();
@@ -89,7 +89,7 @@ impl Store {
     }
 }
 
-/// The middle one of what was measured.
+/// The median of the measured times.
 pub fn median(mut measured: Vec<Duration>) -> Duration {
     measured.sort();
     measured[measured.len() / 2]

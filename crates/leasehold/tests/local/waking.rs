@@ -1,4 +1,4 @@
-//! Those who wait are woken, in whatever process they are, and cost nothing until then.
+//! Waiters are woken, in whatever process they are, and cost nothing until then.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use super::puppet::{Puppet, since_boot};
 use super::store::{Store, median};
 use super::{client, forever, until};
 
-/// Far below the second after which those who wait ask again by themselves. The median of
-/// several, because any one of them may meet a busy machine.
+/// Far below the second after which waiters send WAIT by themselves. It is a bound for the median
+/// of several measurements, because any of them may be delayed by a busy machine.
 const PROMPT: Duration = Duration::from_millis(200);
 
-/// Hands the lock to and fro between two processes.
+/// Passes the lock back and forth between two processes.
 fn hand_overs(store: &Store, times: usize) -> Vec<Duration> {
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     let mut last = holder.lock("a").token;
     let mut took = Vec::new();
     for _ in 0..times {
-        other.say_lock("a");
+        other.send_lock("a");
         store.until_waiters(1);
         let released = holder.release("a");
-        let got = other.hear_got();
+        let got = other.receive_lease();
         assert!(got.token > last);
         last = got.token;
         took.push(got.at.saturating_sub(released));
@@ -31,14 +31,14 @@ fn hand_overs(store: &Store, times: usize) -> Vec<Duration> {
 }
 
 #[test]
-fn a_release_wakes_who_waits_in_another_process() {
+fn a_release_wakes_a_waiter_in_another_process() {
     let took = hand_overs(&Store::new(), 20);
     assert!(median(took.clone()) <= PROMPT, "{took:?}");
 }
 
-/// The path of a socket may have 108 bytes.
+/// The path of a socket is limited to 108 bytes.
 #[test]
-fn it_does_so_in_a_directory_with_a_long_path() {
+fn a_release_wakes_a_waiter_in_a_directory_with_a_long_path() {
     let below = vec!["d".repeat(100); 4].join("/");
     let store = Store::within(&below);
     assert!(store.path().as_os_str().len() > 400);
@@ -68,7 +68,7 @@ async fn hand_over_within(store: &Store, one: &Client, other: &Client) -> Vec<Du
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_wakes_who_waits_in_the_same_process() {
+async fn a_release_wakes_a_waiter_in_the_same_process() {
     let store = Store::new();
     let one = client(&store.url()).await;
     let another = client(&store.url()).await;
@@ -77,18 +77,18 @@ async fn a_release_wakes_who_waits_in_the_same_process() {
 }
 
 #[test]
-fn a_death_wakes_who_waits() {
+fn the_death_of_a_holder_wakes_a_waiter() {
     let store = Store::new();
     let mut other = Puppet::of(&store.url());
     let mut took = Vec::new();
     for _ in 0..7 {
         let mut holder = Puppet::of(&store.url());
         holder.lock("a");
-        other.say_lock("a");
+        other.send_lock("a");
         store.until_waiters(1);
         let killed = since_boot();
         holder.kill();
-        took.push(other.hear_got().at.saturating_sub(killed));
+        took.push(other.receive_lease().at.saturating_sub(killed));
         other.release("a");
         store.until_waiters(0);
     }
@@ -96,11 +96,11 @@ fn a_death_wakes_who_waits() {
 }
 
 #[test]
-fn waiting_costs_next_to_nothing() {
+fn waiting_uses_almost_no_processor_time() {
     let store = Store::new();
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     holder.lock("a");
-    other.say_lock("a");
+    other.send_lock("a");
     store.until_waiters(1);
     let before = other.cpu_time();
     let wall = Duration::from_secs(3);
@@ -118,19 +118,19 @@ fn a_waiter_that_was_killed_does_not_keep_the_next_from_being_woken() {
     for _ in 0..5 {
         holder.lock("a");
         let mut first = Puppet::of(&store.url());
-        first.say_lock("a");
+        first.send_lock("a");
         store.until_waiters(1);
         let sockets = store.sockets();
-        next.say_lock("a");
+        next.send_lock("a");
         store.until_waiters(2);
         first.kill();
-        first.bury();
+        first.reap();
         let stale = format!("{}-", first.pid());
         assert!(sockets.iter().any(|name| name.starts_with(&stale)));
         let released = holder.release("a");
-        let got = next.hear_got();
+        let got = next.receive_lease();
         took.push(got.at.saturating_sub(released));
-        // Nothing of the dead one is left.
+        // Nothing is left of the dead waiter.
         store.until_waiters(0);
         let left = store.sockets();
         let stale = |name: &String| name.starts_with(&stale);
@@ -140,8 +140,8 @@ fn a_waiter_that_was_killed_does_not_keep_the_next_from_being_woken() {
     assert!(median(took.clone()) <= PROMPT, "{took:?}");
 }
 
-/// A stopped one cannot be told from a slow one: it is woken in vain, and the next asks by
-/// itself a little later.
+/// A stopped waiter cannot be distinguished from a slow one. It is woken without effect, and the
+/// next one sends WAIT by itself a little later.
 #[test]
 fn a_waiter_that_is_stopped_does_not_keep_the_lock_from_the_next() {
     let store = Store::new();
@@ -150,20 +150,20 @@ fn a_waiter_that_is_stopped_does_not_keep_the_lock_from_the_next() {
         unreachable!()
     };
     holder.lock("a");
-    first.say_lock("a");
+    first.send_lock("a");
     store.until_waiters(1);
-    next.say_lock("a");
+    next.send_lock("a");
     store.until_waiters(2);
     first.stop();
     holder.release("a");
-    let second = next.hear_got();
+    let second = next.receive_lease();
     first.resume();
     next.release("a");
-    assert!(first.hear_got().token > second.token);
+    assert!(first.receive_lease().token > second.token);
 }
 
-/// Somebody who was woken and is killed before it has taken the lock must not take the ring
-/// with it into the grave for longer than those who wait ask again.
+/// A waiter that was woken and is killed before it has acquired the lock must not delay the next
+/// one for longer than the interval at which waiters send WAIT.
 #[test]
 fn a_waiter_that_is_killed_as_it_is_woken_does_not_keep_the_lock_from_the_next() {
     let store = Store::new();
@@ -171,16 +171,16 @@ fn a_waiter_that_is_killed_as_it_is_woken_does_not_keep_the_lock_from_the_next()
     for _ in 0..3 {
         holder.lock("a");
         let mut first = Puppet::of(&store.url());
-        first.say_lock("a");
+        first.send_lock("a");
         store.until_waiters(1);
-        next.say_lock("a");
+        next.send_lock("a");
         store.until_waiters(2);
         holder.release("a");
         first.kill();
-        next.hear_got();
+        next.receive_lease();
         next.release("a");
     }
-    // The rows of the dead go with the next release at the latest.
+    // The rows of dead waiters are removed at the next release at the latest.
     holder.lock("a");
     holder.release("a");
     until("no rows", || store.waiters() == 0);

@@ -1,4 +1,4 @@
-//! Runs a model and says what must come of it.
+//! Runs a model and checks the result.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
 
-/// Set to `1` to run the large models too.
+/// Set to `1` to run the large models, too.
 const LARGE: &str = "LEASEHOLD_LARGE_MODELS";
 
-/// A model that the checker can explore, and whose paths can be shown.
+/// A model that the checker can explore, and whose paths can be printed.
 pub trait Checkable:
     Model<
         State: Hash + Send + Sync + Clone + PartialEq + Debug + 'static,
@@ -29,14 +29,14 @@ where
 {
 }
 
-/// Explores every state: no property is violated, and everything that is to happen
-/// *sometimes* did happen, so the model is not safe merely because nothing moves in it.
+/// Explores every state: no property is violated, and everything that must happen *sometimes* did
+/// happen, so the model is not safe merely because nothing happens in it.
 pub fn holds<M: Checkable>(model: M) {
     explore(model, 1);
 }
 
-/// Like [`holds`], for models of minutes and gigabytes. They run on all cores, and
-/// only when asked for.
+/// Like [`holds`], for models that take minutes and gigabytes. They run on all cores, and only on
+/// request.
 pub fn holds_at_large<M: Checkable>(model: M) {
     if std::env::var(LARGE).is_ok_and(|value| value == "1") {
         explore(
@@ -81,7 +81,7 @@ pub fn breaks<M: Checkable>(property: &'static str, model: M) {
     let enough = HasDiscoveries::AllOf(BTreeSet::from([property]));
     let checker = model.checker().finish_when(enough).spawn_bfs().join();
     let Some(path) = checker.discovery(property) else {
-        panic!("still true without the rule: {property:?}");
+        panic!("the property still holds without the rule: {property:?}");
     };
     let (length, steps) = counterexample(checker.model(), property, path);
     eprintln!(
@@ -90,8 +90,8 @@ pub fn breaks<M: Checkable>(property: &'static str, model: M) {
     );
 }
 
-/// The steps that lead to a violation, and their number. The checker may have gone on
-/// for a while after it, so the path is cut at the first state that violates.
+/// The steps that lead to a violation, and their number. The checker may have continued after it,
+/// so the path is cut at the first state that violates the property.
 fn counterexample<M: Checkable>(
     model: &M,
     property: &'static str,
@@ -100,7 +100,7 @@ fn counterexample<M: Checkable>(
     let property = model.property(property);
     assert!(
         matches!(property.expectation, Expectation::Always),
-        "{:?} is no claim about all states",
+        "{:?} is not a property of all states",
         property.name
     );
     let before = path

@@ -2,10 +2,10 @@
 
 /// A rule that is removed, or an assumption that is broken.
 ///
-/// A model that finds nothing proves little: it may be unable to find anything. So for
-/// every rule there is a test that runs the same model without it and requires a
-/// counterexample. The rules themselves are not touched for this; what they are shown,
-/// or what they say to store, is tampered with on the way.
+/// A model without a counterexample proves little: it may be unable to find any. So for every
+/// rule there is a test that runs the same model without it and requires a counterexample. The
+/// rules themselves are not changed for this. The model alters what they are shown, or what they
+/// say to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     // The rules of a node.
@@ -17,29 +17,29 @@ pub enum Fault {
     MissingFenceIsZero,
     /// The fence may expire while `now − F` is still below it.
     FenceExpiresEarly,
-    /// EXTEND takes a free lock whatever the fence says (`SET NX`).
+    /// EXTEND takes a free lock, whatever the fence (`SET NX`).
     ExtendIgnoresFence,
-    /// EXTEND believes a lock that came back with an old snapshot.
+    /// EXTEND trusts a lock that was restored from an old snapshot.
     ExtendIgnoresFloor,
     /// A token may be any distance ahead of the node's clock.
     NoCap,
-    /// A node that forgot grants whatever is asked of it.
+    /// A node that lost its memory grants any token.
     NoFloor,
-    /// A node that forgot takes its clock for the floor, without adding S.
+    /// A node that lost its memory uses its clock as the floor, without adding S.
     FloorWithoutSkew,
-    /// A node that forgot copies the largest fence of its peers instead.
+    /// A node that lost its memory copies the largest fence of its peers instead.
     FloorFromPeers,
-    /// A lock from before the floor was set is taken for a grant if the floor is its token, though
+    /// A lock from before the floor was set counts as a grant if the floor is its token, though
     /// the memory that granted it must not be trusted.
     FloorMakesGrant,
-    /// ACQUIRE of a lock that was handed over to the claim before is granted for what is left of
-    /// that.
+    /// ACQUIRE of a lock that was handed over to the claim before is granted only for the time
+    /// that is left.
     AgainKeepsTtl,
-    /// RELEASE deletes the lock and leaves the fence as it was.
+    /// RELEASE deletes the lock and leaves the fence unchanged.
     ReleaseLeavesFence,
-    /// RELEASE deletes the lock of whoever has it.
+    /// RELEASE deletes the lock of any owner.
     ReleaseIgnoresOwner,
-    /// RELEASE raises the fence under the lock of another, too.
+    /// RELEASE raises the fence under the lock of another owner, too.
     ReleaseRaisesUnderLock,
 
     // The rules of a client.
@@ -53,17 +53,17 @@ pub enum Fault {
     CountsOldExtensions,
     /// A notification "it is your turn" counts as the node's grant.
     TurnCounts,
-    /// The lease is counted from when the majority was reached.
+    /// The validity of the lease counts from when the majority was reached.
     ValidityFromReply,
     /// All attempts of a client use the same owner value.
     OwnerPerClient,
-    /// A node whose memory was exchanged while it ran is taken for the same.
+    /// A node whose memory was replaced while it ran is taken to have the same memory.
     PromotionIgnored,
-    /// A connection is trusted for as long as it is open, whatever became of the node's memory.
+    /// A connection is trusted for as long as it is open, even if the node's memory was replaced.
     NeverVerified,
 
     // The rule of a resource.
-    /// The resource looks at the token of writes only.
+    /// The resource checks the tokens of writes only.
     ResourceIgnoresReads,
 
     // The rules of the primitives.
@@ -75,12 +75,12 @@ pub enum Fault {
     WriterIgnoresReadFence,
     /// A reader's token need not exceed those of earlier writers.
     ReaderIgnoresFence,
-    /// A reader is content with one node.
+    /// A reader acquires the lock on one node only.
     ReaderAsksOneNode,
-    /// A semaphore counts its holders on each node, instead of naming slots.
+    /// A semaphore counts its holders on each node, instead of assigning slots.
     PermitsCountedPerNode,
 
-    // What no rule can replace.
+    // Assumptions that no rule can replace.
     /// The clock of a node goes back when it restarts.
     ClockStepsBack,
     /// The clock of a node jumps ahead, so that a lock expires too early.

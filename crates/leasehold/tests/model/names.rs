@@ -1,8 +1,8 @@
-//! Several names at once: one request per node takes all of them or none, with one
-//! token, and each name's tokens are unique and grow.
+//! Several names at once: one request per node acquires all of them or none, with one token, and
+//! each name's tokens are unique and grow.
 //!
-//! As in [`tokens`](crate::tokens) there is no time: requests arrive whenever and as often
-//! as they like, and locks vanish at any moment.
+//! As in [`tokens`](crate::tokens) there is no time: requests arrive at any time and any number
+//! of times, and locks vanish at any moment.
 
 use stateright::{Model, Property};
 
@@ -18,7 +18,7 @@ const NODES: usize = 3;
 const MAJORITY: usize = 2;
 const NAMES: usize = 2;
 
-/// Which names an attempt wants.
+/// The names that an attempt acquires.
 type Wanted = [bool; NAMES];
 const BOTH: Wanted = [true, true];
 const FIRST: Wanted = [true, false];
@@ -53,7 +53,7 @@ enum Attempt {
     Idle,
     Asking {
         token: u8,
-        /// At the start, one of its names had been acquired with no smaller a token.
+        /// At the start, one of its names had been acquired with the same or a larger token.
         late: bool,
     },
     Holding {
@@ -85,7 +85,7 @@ impl<const A: usize> Names<A> {
         (0..NAMES).filter(move |&name| wanted[name])
     }
 
-    /// Each name is voted on by itself; only if all are granted is anything stored.
+    /// The node votes on each name separately, and stores the result only if all are granted.
     fn vote(&self, node: &mut Node, attempt: u8, token: u8) {
         let mut records = node.records;
         let mut granted = 0;
@@ -119,7 +119,7 @@ impl<const A: usize> Names<A> {
 
     fn acquired(&self, state: &mut State<A>, attempt: u8) {
         let Attempt::Asking { token, late } = state.attempts[usize::from(attempt)] else {
-            unreachable!("only an attempt that asks can succeed");
+            unreachable!("only an attempt that sent its requests can succeed");
         };
         state.shrunk |= late;
         for name in self.names(attempt) {

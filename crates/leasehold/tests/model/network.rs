@@ -1,10 +1,10 @@
-//! The same claim as in [`tokens`](crate::tokens), told differently: actors that send each
-//! other messages, and clients that choose their tokens as those of the library do.
+//! The same properties as in [`tokens`](crate::tokens), modelled differently: actors send each
+//! other messages, and clients choose their tokens as those of the library do.
 //!
-//! A message that was sent stays in the network and may be delivered at any time, again
-//! and again, or never. This explores less than that model, which does not even ask what
-//! was sent in reply to what; it is here because it shares no code with it but the rules,
-//! and so would show a mistake in it.
+//! A message that was sent stays in the network and may be delivered at any time, again and
+//! again, or never. This explores less than that model, which does not even relate replies to
+//! requests. It exists because it shares no code with it but the rules, and so would reveal a
+//! mistake in it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,10 +23,10 @@ const GROWING: &str = "a later acquisition has a larger token";
 
 const NODES: usize = 3;
 const MAJORITY: usize = 2;
-/// More than any client gets to.
+/// More than any client reaches.
 const TOKENS: u8 = 20;
 
-/// Who wants what: a new owner for every attempt, so it also names the request.
+/// A claim. Every attempt has a new owner, so the owner also identifies the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Claim {
     owner: u8,
@@ -42,7 +42,7 @@ enum Message {
         claim: Claim,
         fence: u8,
     },
-    /// To the observer, who does nothing: the history is written when it is sent.
+    /// To the observer, which does nothing: the history records it when it is sent.
     Acquired(Claim),
 }
 
@@ -55,8 +55,8 @@ enum Timer {
 enum Role {
     Node {
         rules: Rules,
-        /// The owners to whom it says why it refuses: those whose client tries again.
-        /// Nobody else has a use for it.
+        /// The owners to which it explains a refusal: those whose client tries again. The others
+        /// have no use for the explanation.
         explains_to: Bits,
     },
     Observer,
@@ -78,7 +78,7 @@ enum State {
     Asking {
         claim: Claim,
         granted: Bits,
-        /// The largest fence that a node told of.
+        /// The largest fence that a node reported.
         seen: u8,
     },
     Holding {
@@ -102,7 +102,7 @@ impl Client {
         }
     }
 
-    /// A client releases on all nodes, also where it does not know the outcome.
+    /// A client releases on all nodes, including those where it does not know the outcome.
     fn end(&self, claim: Claim, seen: u8, out: &mut Out<Role>) -> State {
         out.broadcast(&nodes(), &Message::Release(claim));
         let next = claim.owner + 1;
@@ -243,7 +243,7 @@ impl Actor for Role {
     }
 }
 
-/// What an onlooker who sees everything writes down.
+/// The record of an observer that sees everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct History {
     acquired: BTreeSet<u8>,
@@ -301,7 +301,7 @@ fn model<const C: usize>(
         .actors(clients)
         .init_network(Network::new_unordered_duplicating([]))
         .record_msg_out(|(), history, sent| history.note(sent))
-        // When all clients are done, nothing can be acquired any more.
+        // When all clients are done, no acquisition is possible any more.
         .within_boundary(|(), state| {
             let busy = |s: &Arc<State>| matches!(**s, State::Asking { .. } | State::Holding { .. });
             state.actor_states.iter().any(busy)

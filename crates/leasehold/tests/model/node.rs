@@ -10,29 +10,29 @@ use leasehold::node::{Claim, Vote};
 use crate::bits::small;
 use crate::fault::Fault;
 
-/// The models count tokens and clocks from 0. For the rules, 0 is this moment.
+/// The models count tokens and clocks from 0. This is the time that the rules see for 0.
 const EPOCH_US: u64 = 1_000_000;
-/// A span so long that no small number reaches beyond it, and so short that `EPOCH_US`
-/// minus it is still a time.
+/// A span so long that no small number exceeds it, and so short that `EPOCH_US` minus it is still
+/// a time.
 const LONG_US: u64 = EPOCH_US / 2;
-/// What a record names as the owner of a lock that `min_hold` keeps.
+/// The owner value, in a record, of a lock that `min_hold` keeps.
 const KEPT: u8 = u8::MAX;
 const KEPT_VALUE: &[u8] = b"kept";
 
-/// What a node keeps for the one name of the model, and of itself.
+/// What a node stores for the one name of the model, and about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Record {
     /// The owner value of the lock.
     pub lock: Option<u8>,
     /// The highest token granted, while the node remembers it.
     pub fence: Option<u8>,
-    /// No token up to here is granted; 0 until the node has lost its memory.
+    /// The largest token that is never granted; 0 until the node has lost its memory.
     pub floor: u8,
     /// The node's clock.
     pub clock: u8,
 }
 
-/// What a node is asked.
+/// A request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     Acquire,
@@ -46,14 +46,14 @@ pub enum Ask {
 #[derive(Clone, Debug)]
 pub struct Rules {
     constants: Constants,
-    /// One claim for every owner and token: the rules are asked millions of times.
+    /// One claim for every owner and token, made once: the rules are evaluated millions of times.
     claims: Arc<[Vec<Claim>]>,
     fault: Option<Fault>,
 }
 
 impl Rules {
-    /// For owners below `owners` and tokens up to `tokens`, with S and F beyond all of
-    /// them and no rule missing.
+    /// For owners below `owners` and tokens up to `tokens`, with S and F larger than all of them
+    /// and every rule in place.
     pub fn new(owners: usize, tokens: u8) -> Self {
         let claims = (0..owners).map(|owner| {
             let owner = [small(owner)];
@@ -93,8 +93,8 @@ impl Rules {
         self
     }
 
-    /// Lets a node vote on the claim of `owner` with `token` and store what follows from
-    /// it. Returns whether it granted the claim.
+    /// Lets a node vote on the claim of `owner` with `token` and store the result. Returns
+    /// whether it granted the claim.
     pub fn vote(&self, ask: Ask, record: &mut Record, owner: u8, token: u8) -> bool {
         let mut view = self.view(record);
         self.tamper(ask, &mut view);
@@ -114,8 +114,8 @@ impl Rules {
         granted
     }
 
-    /// Whether a node may notify a waiter that it is its turn: the lock is free, and the token can
-    /// still win. Nothing is stored for that.
+    /// Whether a node may notify a waiter of its turn: the lock is free, and the token can still
+    /// win. Nothing is stored for that.
     pub fn may_offer(&self, record: &Record, owner: u8, token: u8) -> bool {
         record.lock.is_none() && rules::may_wait(&self.view(record), self.claim(owner, token))
     }
@@ -138,10 +138,10 @@ impl Rules {
         }
     }
 
-    /// Shows the rules something else than what the node knows.
+    /// Alters what the rules see.
     fn tamper(&self, ask: Ask, view: &mut View<'_>) {
         match (self.fault, ask) {
-            // With a lock in place the fence tells whether the same request came again.
+            // If there is a lock, the fence tells whether the same request arrived again.
             (Some(Fault::TiesWin), Ask::Acquire) if view.lock.is_none() => {
                 view.fence = view.fence.map(|fence| fence - 1);
             }
@@ -194,7 +194,7 @@ impl Rules {
         }
     }
 
-    /// The lock's time is over, as far as this node can tell.
+    /// The lock has expired, by this node's clock.
     pub fn expire(&self, record: &mut Record) {
         record.lock = None;
         self.after_unlock(record);

@@ -1,10 +1,10 @@
-//! Readers share, writers do not, and tokens order every reader and writer that exclude
+//! Readers share the lock, writers do not, and tokens order every reader and writer that exclude
 //! each other.
 //!
 //! A node keeps two fences. A writer's token must exceed both, a reader's only that of the
-//! writers. Both need a majority, so that every reader's majority meets every writer's.
-//! Each vote is put to the rule of ACQUIRE, which is shown the locks and fences that are
-//! in the way. Requests arrive whenever and as often as they like.
+//! writers. Both need a majority, so that every majority of a reader overlaps with every majority
+//! of a writer. Each vote is decided by the rule of ACQUIRE, which sees the locks and fences that
+//! conflict with the claim. Requests arrive at any time and any number of times.
 
 use stateright::{Model, Property};
 
@@ -42,7 +42,7 @@ struct State<const A: usize> {
     attempts: [Attempt; A],
     /// The tokens with which writers have acquired the lock.
     written: Bits,
-    /// The tokens with which readers have.
+    /// The tokens with which readers have acquired it.
     read: Bits,
     reused: bool,
     shrunk: bool,
@@ -62,7 +62,7 @@ struct Node {
 struct Attempt {
     phase: Phase,
     token: u8,
-    /// At the start, an attempt that excludes this one had no smaller a token.
+    /// At the start, an attempt that excludes this one had the same or a larger token.
     late: bool,
 }
 
@@ -86,7 +86,7 @@ enum Step {
 }
 
 impl Node {
-    /// What is in the way of a new lock of this kind.
+    /// The locks and fences that conflict with a new lock of this kind.
     fn obstacles(&self, kind: Kind, fault: Option<Fault>) -> Record {
         let (lock, fence) = match kind {
             Reader if fault == Some(Fault::ReaderIgnoresFence) => (self.writer, None),
@@ -141,7 +141,7 @@ impl<const A: usize> RwLock<A> {
         }
     }
 
-    /// The same, but all leases stay alive.
+    /// The same, but no lock expires.
     fn alive(self) -> Self {
         Self {
             locks_expire: false,
@@ -160,7 +160,7 @@ impl<const A: usize> RwLock<A> {
         }
     }
 
-    /// The tokens of all that this kind excludes.
+    /// The tokens of all claims that this kind excludes.
     fn excluded(&self, state: &State<A>, kind: Kind) -> [Bits; 2] {
         match kind {
             Reader => [state.written, Bits::default()],
@@ -264,7 +264,7 @@ impl<const A: usize> RwLock<A> {
     }
 }
 
-/// What mattered only until the attempt was decided is forgotten.
+/// Forgets what mattered only until the attempt was decided.
 fn settle<const A: usize>(state: &mut State<A>, attempt: u8) {
     state.attempts[usize::from(attempt)].late = false;
     for node in &mut state.nodes {

@@ -1,8 +1,8 @@
-//! A semaphore whose permits are slots, each a claim of its own.
+//! A semaphore whose permits are slots, each of which is a separate claim.
 //!
-//! Counting holders on each node is the obvious way, and it is wrong: a majority of nodes
-//! with a free permit each is not a free permit. Here no lock expires, so that holders can
-//! be counted at every moment.
+//! Counting holders on each node is the obvious approach, and it is wrong: a majority of nodes
+//! with a free permit each does not mean that a permit is free. Here no lock expires, so that
+//! holders can be counted at every moment.
 
 use stateright::{Model, Property};
 
@@ -124,7 +124,7 @@ impl<const N: usize, const C: usize> Semaphore<N, C> {
     }
 
     fn starts(&self, state: &State<N, C>, client: u8, steps: &mut Vec<Step>) {
-        // Clients are alike, so they start in order.
+        // Clients are interchangeable, so they start in order.
         let previous = usize::from(client).checked_sub(1);
         if previous.is_some_and(|previous| state.clients[previous].phase == Phase::Idle) {
             return;
@@ -141,7 +141,7 @@ impl<const N: usize, const C: usize> Semaphore<N, C> {
     }
 }
 
-/// The grants of a decided attempt are counted no more.
+/// The grants of a decided attempt no longer count.
 fn decide<const N: usize, const C: usize>(state: &mut State<N, C>, client: u8, phase: Phase) {
     state.clients[usize::from(client)].phase = phase;
     for node in &mut state.nodes {

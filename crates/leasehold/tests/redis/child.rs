@@ -1,4 +1,4 @@
-//! A process that is stopped for longer than its lease.
+//! A process that is stopped for longer than its lease lasts.
 
 use std::future::poll_fn;
 use std::io::{BufRead, BufReader};
@@ -19,8 +19,8 @@ fn options(options: Options) -> Options {
     options.ttl(ttl).node_timeout(ttl).outage_patience(LONG)
 }
 
-/// The child: takes the lock, says so, and says what it sees once a moment is missing.
-/// Not a test of its own: without its parent it has nothing to do.
+/// The child: acquires the lock, reports it, and reports what it sees once it notices a gap in
+/// time. On its own, without its parent, this test does nothing.
 #[tokio::test]
 async fn stopped_child() {
     let Ok(url) = std::env::var(CHILD) else {
@@ -29,12 +29,12 @@ async fn stopped_child() {
     let client = Client::builder().node(url).build().expect("a client");
     let mutex = client.mutex("a").with_options(options);
     let lease = mutex.lock().await.expect("a lease");
-    // Before it says so: its parent may stop it at once.
+    // Before the report: the parent may stop this process at once.
     let mut before = Moment::now();
     println!("\nheld {}", lease.token());
     loop {
-        // What a program sees that was stopped anywhere: it has not been told yet, and
-        // must know all the same.
+        // What a program sees that was stopped anywhere: it has not been notified of the loss,
+        // but must know of it all the same.
         let now = Moment::now();
         let gap = now.saturating_duration_since(before);
         if gap > Duration::from_millis(1_500) {
@@ -51,8 +51,8 @@ async fn stopped_child() {
     }
 }
 
-/// Another child: works inside of `with`, on a runtime of one thread, and says so if its work
-/// is polled after the deadline of its lease.
+/// Another child: works inside of `with`, on a runtime with one thread, and reports whether its
+/// work was polled after the deadline of its lease.
 #[tokio::test]
 async fn stopped_worker() {
     let Ok(url) = std::env::var(CHILD) else {
@@ -72,8 +72,8 @@ async fn stopped_worker() {
                 if !std::mem::replace(&mut said, true) {
                     println!("\nheld {}", lease.token());
                 }
-                // Busy, so that it is stopped here, and to be polled again at once: the runtime
-                // looks at its timers only after dozens of polls.
+                // Busy, so that the process is stopped here, and ready to be polled again at
+                // once: the runtime checks its timers only after dozens of polls.
                 std::thread::sleep(Duration::from_millis(1));
                 cx.waker().wake_by_ref();
                 Poll::<()>::Pending
@@ -89,7 +89,7 @@ async fn stopped_worker() {
     println!("\nended in time");
 }
 
-/// A child process that has told the token of its lease.
+/// A child process that has reported the token of its lease.
 struct Stopped {
     child: Child,
     lines: Receiver<String>,
@@ -119,7 +119,7 @@ impl Stopped {
             lines,
             token,
         };
-        stopped.token = stopped.told("held ").parse().expect("a token");
+        stopped.token = stopped.reported("held ").parse().expect("a token");
         stopped.signal("-STOP");
         until_stopped(stopped.child.id());
         stopped
@@ -131,11 +131,11 @@ impl Stopped {
         assert!(kill.expect("kill runs").success());
     }
 
-    /// Waits for a line that begins with `word`. This blocks the runtime, which has nothing
-    /// else to do then.
-    fn told(&self, word: &str) -> String {
+    /// Waits for a line that begins with `word`. This blocks the runtime, which has nothing else
+    /// to do then.
+    fn reported(&self, word: &str) -> String {
         loop {
-            let line = self.lines.recv_timeout(LONG).expect("the child says so");
+            let line = self.lines.recv_timeout(LONG).expect("the child reports it");
             if let Some(said) = line.strip_prefix(word) {
                 break said.to_owned();
             }
@@ -144,10 +144,10 @@ impl Stopped {
 }
 
 #[tokio::test]
-async fn a_stopped_process_does_not_believe_its_old_lease() {
+async fn a_stopped_process_knows_that_its_lease_has_expired() {
     let server = RedisServer::start();
     let mut child = Stopped::start("child::stopped_child", &server);
-    // Its lease runs out, and another takes the lock.
+    // The lease expires, and another client acquires the lock.
     let client = Client::builder()
         .node(server.url())
         .build()
@@ -157,30 +157,34 @@ async fn a_stopped_process_does_not_believe_its_old_lease() {
     assert!(lease.token() > child.token);
     tokio::time::sleep(Duration::from_millis(2_000)).await;
     child.signal("-CONT");
-    assert_eq!(child.told("woke "), "false", "it believed its old lease");
-    let lag: u64 = child.told("lost ").parse().expect("a number");
-    assert!(lag < 5_000, "told {lag} ms late");
+    assert_eq!(
+        child.reported("woke "),
+        "false",
+        "the process took its expired lease for valid"
+    );
+    let lag: u64 = child.reported("lost ").parse().expect("a number");
+    assert!(lag < 5_000, "notified {lag} ms late");
     assert!(child.child.wait().expect("it ends").success());
-    // And what it gave back late did not touch the new holder.
+    // The late release did not affect the new holder.
     lease.extend().await.expect("still held");
 }
 
 #[tokio::test]
-async fn a_stopped_process_does_not_go_on_with_its_work() {
+async fn a_stopped_process_does_not_continue_its_work() {
     let server = RedisServer::start();
     // A process can be stopped between the check of its lease and the check of this test, which
-    // are next to each other. Not every time.
+    // are next to each other, but not every time.
     let mut in_time = false;
     for _ in 0..3 {
         let mut child = Stopped::start("child::stopped_worker", &server);
-        // Longer than its TTL of three seconds.
+        // Longer than the TTL of three seconds.
         tokio::time::sleep(Duration::from_millis(3_500)).await;
         child.signal("-CONT");
-        in_time |= child.told("ended ") == "in time";
+        in_time |= child.reported("ended ") == "in time";
         assert!(child.child.wait().expect("it ends").success());
         if in_time {
             return;
         }
     }
-    panic!("work went on after the deadline, every time");
+    panic!("the work continued after the deadline, every time");
 }

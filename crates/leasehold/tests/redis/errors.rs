@@ -1,4 +1,4 @@
-//! What a server refuses is named, is never taken for "held", and leaves nothing.
+//! A refusal of a server has a specific error, never counts as "held", and leaves nothing behind.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn refused(client: &Client, name: &str) -> NodeError {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_is_no_lock_and_survives() {
+async fn a_key_of_another_type_is_an_error_and_is_not_overwritten() {
     let servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     for (make, key) in [
@@ -33,12 +33,12 @@ async fn a_key_of_another_type_is_no_lock_and_survives() {
     ] {
         assert_eq!(servers[0].command(&make), ":1\r\n");
         assert_eq!(refused(&client, key).await, NodeError::WrongType);
-        // Waiting for it would be in vain: the error comes at once.
+        // Waiting would not help, so the error comes at once.
         let mutex = client.mutex(key).with_options(patient);
         let error = mutex.lock().await.expect_err("refused");
         assert_eq!(node_error(&error), NodeError::WrongType);
         let exists = servers[0].command(&[b"EXISTS", key.as_bytes()]);
-        assert_eq!(exists, ":1\r\n", "it was overwritten");
+        assert_eq!(exists, ":1\r\n", "the key was overwritten");
     }
 }
 
@@ -47,7 +47,10 @@ async fn a_replica_is_read_only() {
     let servers = RedisServer::start_many(2);
     let master = servers[0].port().to_string();
     let client = builder(&servers[1..2]).build().unwrap();
-    client.ready(super::LONG).await.expect("a master so far");
+    client
+        .ready(super::LONG)
+        .await
+        .expect("the server is a master");
     let to = [&b"REPLICAOF"[..], b"127.0.0.1", master.as_bytes()];
     assert_eq!(servers[1].command(&to), "+OK\r\n");
     let error = refused(&client, "a").await.to_string();
@@ -55,7 +58,7 @@ async fn a_replica_is_read_only() {
 }
 
 #[tokio::test]
-async fn a_full_server_refuses_new_locks_and_lets_old_ones_go_on() {
+async fn a_full_server_refuses_new_locks_and_keeps_old_ones() {
     let servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     let mutex = client.mutex("held").with_options(patient);
@@ -70,7 +73,7 @@ async fn a_full_server_refuses_new_locks_and_lets_old_ones_go_on() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_persist_says_so() {
+async fn a_server_that_cannot_persist_is_reported() {
     let servers = [RedisServer::start_with(&[
         "--stop-writes-on-bgsave-error",
         "yes",
@@ -78,7 +81,7 @@ async fn a_server_that_cannot_persist_says_so() {
     let client = client(&servers).await;
     let save = [&b"CONFIG"[..], b"SET", b"save", b"1 1000000"];
     assert_eq!(servers[0].command(&save), "+OK\r\n");
-    // Its directory is gone, so the snapshot fails.
+    // Its directory is removed, so the snapshot fails.
     std::fs::remove_dir_all(servers[0].dir()).unwrap();
     let _ = servers[0].command(&[b"BGSAVE"]);
     super::until("the snapshot has failed", || {
@@ -95,7 +98,7 @@ async fn a_server_that_cannot_persist_says_so() {
 }
 
 #[tokio::test]
-async fn a_user_without_permission_is_told_which() {
+async fn a_missing_permission_is_named() {
     let servers = RedisServer::start_many(1);
     let user = |rules: &[&str]| {
         let rules = ["ACL", "SETUSER", "u", "reset", "on", ">secret-pw"]
@@ -123,21 +126,21 @@ async fn a_user_without_permission_is_told_which() {
         };
         assert!(matches!(node, NodeError::NoPermission { .. }), "{node:?}");
         let (text, names) = (node.to_string().to_lowercase(), names.to_lowercase());
-        // Redis 7.2 and Valkey name it as their users wrote it.
+        // Redis 7.2 and Valkey report the name as their users wrote it.
         let named = text.contains(&names) || text.contains(&names.replace(" command", "' command"));
         assert!(named, "{names} in {text}");
         assert!(!format!("{error} {error:?}").contains("secret-pw"));
     }
     // A command that only a refusal needs, and not the handshake.
     user(&["~*", "+@all"]);
-    let holder = connect().await.expect("it may do all");
-    let held = holder.mutex("held").lock().await.expect("it is free");
+    let holder = connect().await.expect("the user has all permissions");
+    let held = holder.mutex("held").lock().await.expect("the lock is free");
     user(&["~*", "+@all", "-pttl"]);
-    let client = connect().await.expect("it may shake hands");
+    let client = connect().await.expect("the handshake is permitted");
     let error = refused(&client, "held").await;
     assert!(error.to_string().to_lowercase().contains("pttl"), "{error}");
     drop((client, held, holder));
-    // What a user needs, and no more; SCRIPT LOAD is not among it.
+    // Exactly the permissions that a user needs. SCRIPT LOAD is not among them.
     user(&[
         "~*",
         "+eval",
@@ -165,7 +168,7 @@ async fn a_user_without_permission_is_told_which() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_told_and_not_shown() {
+async fn a_wrong_password_is_reported_and_not_shown() {
     let server = RedisServer::start_with(&["--requirepass", "right-pw"]);
     let port = server.port();
     for url in [
@@ -187,7 +190,7 @@ async fn a_wrong_password_is_told_and_not_shown() {
 }
 
 #[tokio::test]
-async fn a_member_of_a_cluster_is_no_node() {
+async fn a_member_of_a_cluster_is_refused() {
     let servers = [RedisServer::start_with(&["--cluster-enabled", "yes"])];
     let error = builder(&servers).connect().await.expect_err("refused");
     let Error::Invalid(Invalid::Node { error: node, .. }) = &error else {
@@ -197,18 +200,18 @@ async fn a_member_of_a_cluster_is_no_node() {
 }
 
 #[tokio::test]
-async fn the_same_server_twice_is_found_by_its_run_id() {
+async fn the_same_server_twice_is_detected_by_its_run_id() {
     let servers = RedisServer::start_many(2);
     let port = servers[0].port();
     let client = Client::builder()
         .node(format!("redis://127.0.0.1:{port}"))
         .node(servers[1].url())
-        // Another name of the first, and another database of it.
+        // Another address of the first server, and another database.
         .node(format!("redis://localhost:{port}/3"))
         .assume_fresh()
         .build()
         .expect("a client");
-    // The other two are a majority, for which `ready` does not wait long.
+    // The other two are a majority, so `ready` does not wait long for the third.
     let finding = async {
         loop {
             if let Err(error @ Error::Invalid(_)) = client.ready(LONG).await {
@@ -266,9 +269,9 @@ async fn bad_urls_are_refused_without_being_shown() {
     assert!(matches!(many, Err(Error::Invalid(Invalid::Number { .. }))));
 }
 
-/// The index of a database that the server does not have is an error of its own.
+/// The index of a database that the server does not have is a specific error.
 #[tokio::test]
-async fn a_database_that_does_not_exist() {
+async fn a_missing_database_is_an_error() {
     let servers = RedisServer::start_many(1);
     let url = format!("{}/99", servers[0].url());
     let refused = Client::builder().node(url).connect().await;

@@ -1,5 +1,5 @@
-//! Servers whose memory is exchanged while they run and connections stay: by replication, or by a
-//! proxy that keeps connections while the server behind it restarts.
+//! Servers whose memory is replaced while they run and connections stay open: by replication, or
+//! by a proxy that keeps connections while the server behind it restarts.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::restarts::{GUARD, Slow, guarded, short};
 use super::{LONG, builder, client, copies, frozen, patient, pause, until};
 
-/// A master and a server that can be its replica, which synchronise at once.
+/// A master and a server that can become its replica, which synchronise without delay.
 fn pair() -> [RedisServer; 2] {
     [(); 2].map(|()| RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]))
 }
@@ -26,7 +26,7 @@ fn info(server: &RedisServer, field: &str) -> String {
     info.lines().find_map(value).unwrap_or_default()
 }
 
-/// Makes a server a replica, and waits until it has everything of its master.
+/// Makes a server a replica, and waits until it has all data of its master.
 async fn demote(server: &RedisServer, master: &RedisServer) {
     let port = master.port().to_string();
     let to = [&b"REPLICAOF"[..], b"127.0.0.1", port.as_bytes()];
@@ -60,8 +60,9 @@ async fn turn(client: &Client, name: &str) -> u64 {
     token
 }
 
-/// Has a server forget its last grant of `x` without a restart, and returns the token of that:
-/// it is demoted, synchronised with a replica that had not heard of the grant, and promoted.
+/// Makes a server forget its last grant of `x` without a restart, and returns the token of that
+/// grant. The server is demoted, synchronised with a replica that has not seen the grant, and
+/// promoted.
 async fn roll_back(a: &RedisServer, b: &RedisServer) -> u64 {
     demote(b, a).await;
     turn(&slow(a).await, "x").await;
@@ -78,19 +79,19 @@ async fn roll_back(a: &RedisServer, b: &RedisServer) -> u64 {
             .map(str::to_owned)
     };
     let same = run_id(&run) == run_id(&a.command(&[b"INFO", b"server"]));
-    assert!(same, "it never restarted");
+    assert!(same, "the server did not restart");
     token
 }
 
 #[tokio::test]
-async fn a_server_that_was_a_replica_meanwhile_grants_no_token_twice() {
+async fn a_server_that_was_a_replica_grants_no_token_twice() {
     let [a, b] = pair();
     let token = roll_back(&a, &b).await;
     let next = turn(&slow(&a).await, "x").await;
     assert!(next > token, "{next} after {token}");
 }
 
-/// No role change breaks a connection, so an old one has to notice by itself.
+/// A role change does not break connections, so the client has to notice it on an old one.
 #[tokio::test]
 async fn an_idle_connection_notices_that_the_server_was_a_replica() {
     let [a, b] = pair();
@@ -99,21 +100,21 @@ async fn an_idle_connection_notices_that_the_server_was_a_replica() {
     let connections = || a.command(&[b"CLIENT", b"LIST"]);
     let before = connections();
     let token = roll_back(&a, &b).await;
-    // It alone has subscribed to anything.
+    // The client has the only connection with a subscription.
     let listening = before.lines().find(|line| line.contains(" sub=1 "));
     let id = listening.and_then(|line| line.strip_prefix("id=")?.split(' ').next());
     let id = id.expect("a connection");
     assert!(
         connections().contains(&format!("id={id} ")),
-        "it is still open"
+        "the connection is still open"
     );
-    // What is asked within a second after the last look is not looked at again.
+    // A request within a second of the last check is not checked again.
     pause(1_100).await;
     let next = turn(&old, "x").await;
     assert!(next > token, "{next} after {token}");
 }
 
-/// It may have forgotten leases as well, although it has long been up.
+/// The server may have forgotten leases as well, although it has long been up.
 #[tokio::test]
 async fn a_promotion_is_guarded_like_a_restart() {
     let (servers, old) = guarded(1).await;
@@ -128,14 +129,18 @@ async fn a_promotion_is_guarded_like_a_restart() {
     let new = new.connect().await.expect("connected");
     pause(1_100).await;
     for client in [&new, &old, &new] {
-        let lease = client.mutex("a").lock().await.expect("in the end");
+        let lease = client
+            .mutex("a")
+            .lock()
+            .await
+            .expect("the server votes again");
         assert!(promoted.elapsed() >= GUARD, "{:?}", promoted.elapsed());
         lease.release().await;
     }
 }
 
 #[tokio::test]
-async fn read_only_during_a_failover_is_tried_again() {
+async fn read_only_during_a_failover_is_retried() {
     let [a, b] = pair();
     let client = client(std::slice::from_ref(&a)).await;
     turn(&client, "x").await;
@@ -159,7 +164,7 @@ async fn read_only_during_a_failover_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_client_that_begins_with_a_replica_waits_for_its_promotion() {
+async fn a_client_that_starts_with_a_replica_waits_for_its_promotion() {
     let [a, b] = pair();
     demote(&a, &b).await;
     let client = builder(std::slice::from_ref(&a)).build().unwrap();
@@ -177,10 +182,10 @@ async fn a_client_that_begins_with_a_replica_waits_for_its_promotion() {
     assert_eq!(lease.release().await, Released::Released);
 }
 
-/// Neither the first replica that attaches nor the last that leaves ends an epoch, although both
-/// change the ids of the replication; nor does a server that no longer mentions its promotion.
+/// Neither the first replica that attaches nor the last one that leaves ends an epoch, although
+/// both change the replication ids. Nor does a server that no longer reports its promotion.
 #[tokio::test]
-async fn replicas_may_come_and_go() {
+async fn replicas_that_attach_and_leave_do_not_end_the_epoch() {
     let [a, b] = pair();
     for promoted in [false, true] {
         let forget_after = |seconds: &[u8]| {
@@ -253,7 +258,7 @@ async fn forward(mut near: TcpStream, port: u16) {
     }
 }
 
-/// The restart guard also holds where no connection tells of the restart.
+/// The restart guard also applies where no connection breaks at the restart.
 #[tokio::test]
 async fn a_restart_behind_a_proxy_is_guarded_too() {
     let (mut servers, first) = guarded(3).await;
@@ -271,7 +276,7 @@ async fn a_restart_behind_a_proxy_is_guarded_too() {
     servers[0].restart();
     servers[1].restart();
     let taken = loop {
-        assert!(restarting.elapsed() < LONG, "it never votes again");
+        assert!(restarting.elapsed() < LONG, "the server never votes again");
         match second.mutex("a").try_lock().await {
             Ok(Some(lease)) => break lease,
             _ => pause(10).await,
@@ -282,10 +287,10 @@ async fn a_restart_behind_a_proxy_is_guarded_too() {
     taken.release().await;
 }
 
-/// A server checks permissions for each command of a script. What an earlier command has left is
-/// released.
+/// A server checks permissions for each command of a script. The client releases what an earlier
+/// command has written.
 #[tokio::test]
-async fn what_a_missing_permission_left_is_released() {
+async fn a_partial_grant_after_a_missing_permission_is_released() {
     let (server, clock, later_us) = frozen();
     let servers = [server];
     let rule: [&[u8]; 10] = [
@@ -308,7 +313,8 @@ async fn what_a_missing_permission_left_is_released() {
     // Longer than this test may take.
     let long = |options: Options| patient(options).ttl(10 * LONG);
     turn(&client, "a").await;
-    // The first grant writes the fence anew; the next only changes it, after it took the lock.
+    // The first grant writes the fence anew. The next one only changes it, after it has written
+    // the lock.
     let mut refused = 0;
     for _ in 0..3 {
         match client.mutex("a").with_options(long).try_lock().await {
@@ -320,5 +326,5 @@ async fn what_a_missing_permission_left_is_released() {
         }
         until("released", || copies(&servers, "a") == 0).await;
     }
-    assert!(refused > 0, "it was never refused in the middle");
+    assert!(refused > 0, "no script was refused half-way");
 }

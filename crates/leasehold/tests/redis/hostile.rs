@@ -1,4 +1,4 @@
-//! Servers, or things in between, that answer what was not asked.
+//! Servers, or proxies, that send replies without a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{copies, patient, until};
 
-/// Forwards to a server, and lets `meddle` change what comes back.
+/// Forwards to a server, and lets `meddle` change the replies.
 async fn proxy(
     server: &RedisServer,
     meddle: impl Fn(usize, Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
@@ -49,12 +49,12 @@ async fn proxy(
     url
 }
 
-/// An unsolicited reply shifts all that follow by one. Each reply carries its request's
-/// token, so none is taken for another's, and the connection is dropped.
+/// An unsolicited reply shifts all that follow by one. Each reply carries the token of its
+/// request, so none is taken for another's, and the connection is closed.
 #[tokio::test]
 async fn an_unsolicited_reply_never_grants_a_lock() {
     let server = RedisServer::start();
-    // Every fifth reply or so is preceded by one that nobody asked for.
+    // About every fifth reply is preceded by an unsolicited one.
     let url = proxy(&server, |number, reply| match fastrand::u8(..5) {
         0 if number > 4 => [&b":1\r\n"[..], &reply].concat(),
         _ => reply,
@@ -66,7 +66,7 @@ async fn an_unsolicited_reply_never_grants_a_lock() {
         let name = format!("a{}", i % 7);
         match client.mutex(&name).with_options(patient).try_lock().await {
             Ok(Some(lease)) => {
-                // If we believe we hold it, the server agrees.
+                // If the client believes that it holds the lock, the server agrees.
                 let value = server.get(name.as_bytes()).expect("a value");
                 let token = leasehold::Holder::parse(&value).token;
                 assert_eq!(token, Some(lease.token()));
@@ -84,13 +84,13 @@ async fn an_unsolicited_reply_never_grants_a_lock() {
             Err(error) => panic!("{error:?}"),
         }
     }
-    assert!(leases > 0, "it never worked");
-    assert!(protocol_errors > 0, "it was never noticed");
+    assert!(leases > 0, "no lease was acquired");
+    assert!(protocol_errors > 0, "no unsolicited reply was noticed");
 }
 
 /// A late reply must never answer the next request.
 #[tokio::test]
-async fn a_late_reply_answers_nothing_else() {
+async fn a_late_reply_does_not_answer_the_next_request() {
     let mut servers = RedisServer::start_many(1);
     let client = super::client(&servers).await;
     let quick = |o: Options| o.ttl(super::LONG).node_timeout(Duration::from_millis(50));
@@ -102,7 +102,8 @@ async fn a_late_reply_answers_nothing_else() {
         let timed_out = client.mutex(&name).with_options(quick).try_lock().await;
         assert!(timed_out.is_err(), "{timed_out:?}");
         servers[0].resume();
-        // Another name, at once: the late reply about the first must not answer this.
+        // A request for another name at once: the late reply about the first name must not answer
+        // it.
         let other = format!("other{round}");
         let lease = client.mutex(&other).with_options(patient).lock().await;
         let lease = lease.expect("a lease");
@@ -113,10 +114,10 @@ async fn a_late_reply_answers_nothing_else() {
     }
 }
 
-/// Whatever a server says, it is an error with a name; nothing panics and nothing is
-/// granted. (The replies are those of the handshake.)
+/// Whatever a server replies, the result is a specific error. The client does not panic and does
+/// not count a grant. (The replies are those of the handshake.)
 #[tokio::test]
-async fn nonsense_is_an_error() {
+async fn a_nonsensical_reply_is_an_error() {
     for (reply, expected) in [
         (&b"+PONG\r\n"[..], "unexpected reply"),
         (b":12345678901234\r\n", "unexpected reply"),
@@ -147,7 +148,7 @@ async fn nonsense_is_an_error() {
             while let Ok((mut stream, _)) = listener.accept().await {
                 tokio::spawn(async move {
                     let mut buffer = [0; 65536];
-                    // One reply for every request, whatever was asked.
+                    // One reply for every request, whatever the request is.
                     while let Ok(read @ 1..) = stream.read(&mut buffer).await {
                         let requests = buffer[..read]
                             .windows(3)
@@ -170,7 +171,7 @@ async fn nonsense_is_an_error() {
     }
 }
 
-/// An extend with a shorter TTL, whose reply is lost: the first deadline still holds.
+/// The reply to an extend with a shorter TTL is lost: the original deadline still applies.
 #[tokio::test]
 async fn a_lost_reply_to_a_shorter_extend_makes_no_second_holder() {
     let server = RedisServer::start();

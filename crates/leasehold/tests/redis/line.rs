@@ -1,4 +1,4 @@
-//! Waiting in line on real servers: whatever dies, no turn is missed.
+//! Waiting in line on real servers: no turn is missed, whatever fails.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::{LONG, client, patient, pause, until};
 
-/// So long that it is noticed when only the TTL frees a lock.
+/// Long enough that a test notices when only the TTL frees a lock.
 fn long(options: Options) -> Options {
     patient(options).ttl(LONG)
 }
@@ -31,7 +31,7 @@ async fn standing(client: &Client, name: &str) -> JoinHandle<Result<Lease, Error
     waiter
 }
 
-/// The waiter gets the lock, and not because a TTL is over.
+/// Checks that the waiter acquires the lock, and not because a TTL has expired.
 async fn served(waiter: JoinHandle<Result<Lease, Error>>) -> Lease {
     let got = tokio::time::timeout(LONG / 2, waiter).await;
     got.expect("in time").expect("no panic").expect("a lease")
@@ -42,25 +42,25 @@ async fn held(client: &Client, name: &str) -> Lease {
     mutex.lock().await.expect("a lease")
 }
 
-/// Of a new server all tokens are the lowest that will do, for a while: whoever comes then comes at
-/// the same time.
+/// Waits until tickets are in order of arrival. A new server grants only its lowest possible
+/// token for a while, so that waiters have equal tickets.
 async fn until_in_order() {
     pause(200).await;
 }
 
-/// Has a server do something.
+/// Sends a command that must succeed.
 fn order(server: &RedisServer, command: &[&[u8]]) {
     let reply = server.command(command);
     assert!(!reply.starts_with('-'), "{reply}");
 }
 
-/// How many connections listen for news.
+/// The number of connections that have a subscription.
 fn subscriptions(server: &RedisServer) -> usize {
     let list = server.command(&[b"CLIENT", b"LIST", b"TYPE", b"pubsub"]);
     list.matches(" addr=").count()
 }
 
-/// The commands that clients have sent so far, without those that this asks with.
+/// The number of commands that clients have sent so far, without those of this function.
 fn commands(server: &RedisServer) -> usize {
     let stats = server.command(&[b"INFO", b"commandstats"]);
     let calls = stats.lines().filter_map(|line| {
@@ -73,9 +73,9 @@ fn commands(server: &RedisServer) -> usize {
     calls.sum()
 }
 
-/// The server has told of a turn without anybody hearing it: the connection is dead.
+/// The server sends the notification of a turn over a dead connection, so that it is lost.
 #[tokio::test]
-async fn a_subscription_that_dies_is_made_again() {
+async fn a_subscription_that_breaks_is_opened_again() {
     let servers = RedisServer::start_many(3);
     let (one, two) = (client(&servers).await, client(&servers).await);
     for round in 0..10 {
@@ -91,7 +91,7 @@ async fn a_subscription_that_dies_is_made_again() {
 }
 
 #[tokio::test]
-async fn nodes_that_die_or_go_silent_do_not_hold_up_a_turn() {
+async fn dead_and_silent_nodes_do_not_delay_a_turn() {
     let mut servers = RedisServer::start_many(5);
     let (one, two) = (client(&servers).await, client(&servers).await);
     for fault in 0..4 {
@@ -108,9 +108,9 @@ async fn nodes_that_die_or_go_silent_do_not_hold_up_a_turn() {
     }
 }
 
-/// The line is gone with the server's memory; those who wait stand there again.
+/// The line is lost with the server's memory. The waiters join it again.
 #[tokio::test]
-async fn a_line_that_was_forgotten_forms_again() {
+async fn waiters_rejoin_a_line_that_was_lost() {
     let servers = RedisServer::start_many(3);
     let clients = [
         client(&servers).await,
@@ -122,7 +122,7 @@ async fn a_line_that_was_forgotten_forms_again() {
     let first = standing(&clients[1], "a").await;
     pause(5).await;
     let second = standing(&clients[2], "a").await;
-    // A minority forgets everything, and another its scripts.
+    // A minority of the nodes loses its memory, and another node its scripts.
     order(&servers[0], &[b"FLUSHALL"]);
     order(&servers[1], &[b"SCRIPT", b"FLUSH"]);
     lease.release().await;
@@ -131,9 +131,9 @@ async fn a_line_that_was_forgotten_forms_again() {
     served(second).await.release().await;
 }
 
-/// The holder dies: the lock goes to the first in line when it has expired.
+/// The holder dies: when the lock has expired, it goes to the first in line.
 #[tokio::test]
-async fn expiry_is_a_turn_too() {
+async fn an_expired_lock_goes_to_the_first_in_line() {
     let servers = RedisServer::start_many(1);
     let two = client(&servers).await;
     let gone = client(&servers).await;
@@ -156,9 +156,9 @@ async fn expiry_is_a_turn_too() {
     assert!(since.elapsed() >= Duration::from_millis(600), "too early");
 }
 
-/// Another library gives its lock back and tells nobody.
+/// Another library releases its lock without a notification.
 #[tokio::test]
-async fn a_foreign_release_is_found_by_asking() {
+async fn a_foreign_release_is_found_by_polling() {
     let servers = RedisServer::start_many(3);
     let two = client(&servers).await;
     for server in &servers {
@@ -175,11 +175,11 @@ async fn a_foreign_release_is_found_by_asking() {
     assert!(since.elapsed() < LONG / 4, "{:?}", since.elapsed());
 }
 
-/// A server without memory takes nobody into the line, nor keeps anybody there. Those who wait
-/// ask in no haste, give up when they said they would, and get the lock when there is memory
-/// again, whether it was given back before that or is after.
+/// A server that is out of memory neither adds waiters to the line nor refreshes them. The
+/// waiters poll at a low rate, and give up at their timeouts. They acquire the lock when there is
+/// memory again, whether it is released before that or after.
 #[tokio::test]
-async fn a_server_that_is_full_for_a_while_costs_nobody_the_turn() {
+async fn a_server_that_is_full_for_a_while_costs_no_waiter_its_turn() {
     let servers = RedisServer::start_many(1);
     let (one, two) = (client(&servers).await, client(&servers).await);
     let three = client(&servers).await;
@@ -194,10 +194,10 @@ async fn a_server_that_is_full_for_a_while_costs_nobody_the_turn() {
         let error = error.expect("it hangs").expect_err("no lock");
         assert!(since.elapsed() >= brief, "too early: {error}");
         assert!(error.to_string().contains("out of memory"), "{error}");
-        // Both pause for 50 to 100 ms, but for the first few times.
+        // Both pause for 50 to 100 ms, except for the first few times.
         let asked = commands(&servers[0]) - before;
         let most = 100.0 * (since.elapsed().as_secs_f64() + 1.0);
-        assert!((asked as f64) < most, "{asked} requests: they spin");
+        assert!((asked as f64) < most, "{asked} requests: the waiters spin");
         assert!(!waiter.is_finished());
         if given_back_while_full {
             assert_eq!(lease.release().await, Released::Released);
@@ -210,31 +210,35 @@ async fn a_server_that_is_full_for_a_while_costs_nobody_the_turn() {
     }
 }
 
-/// Who hears of a grant holds the lock: so nobody may hear of one that the server then refuses to
-/// write.
+/// A waiter that is notified of a grant holds the lock, so a server must not announce a grant
+/// that it then refuses to write.
 #[tokio::test]
-async fn a_server_that_is_full_tells_of_no_grant() {
+async fn a_full_server_announces_no_grant() {
     let servers = RedisServer::start_many(1);
     let (one, two) = (client(&servers).await, client(&servers).await);
     let three = client(&servers).await;
     let lost = held(&one, "a").await;
     let waiter = standing(&two, "a").await;
     order(&servers[0], &[b"CONFIG", b"SET", b"maxmemory", b"1"]);
-    // By another library, which tells nobody; whoever asks next is to hand the lock over.
+    // The holder is another library, which sends no notification. The next request hands the lock
+    // over.
     order(&servers[0], &[b"DEL", b"a"]);
     let error = three.mutex("a").try_lock().await.expect_err("no lock");
     assert!(error.to_string().contains("out of memory"), "{error}");
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert!(!waiter.is_finished(), "it believed to be granted the lock");
+    assert!(
+        !waiter.is_finished(),
+        "the waiter took the lock for granted"
+    );
     assert_eq!(servers[0].get(b"a"), None);
     order(&servers[0], &[b"CONFIG", b"SET", b"maxmemory", b"0"]);
     served(waiter).await.release().await;
     drop(lost);
 }
 
-/// A fence that somebody has made nonsense of costs nobody the place.
+/// An invalid fence costs no waiter its place.
 #[tokio::test]
-async fn a_fence_that_is_no_number_does_not_fail_those_who_wait() {
+async fn an_invalid_fence_does_not_fail_the_waiters() {
     let servers = RedisServer::start_many(1);
     let (one, two, three) = (
         client(&servers).await,
@@ -249,7 +253,7 @@ async fn a_fence_that_is_no_number_does_not_fail_those_who_wait() {
     let errors = || servers[0].command(&[b"INFO", b"errorstats"]);
     let before = errors();
     order(&servers[0], &[b"SET", b"leasehold:fence:{a}", b"x+"]);
-    // Both ask at least once.
+    // Both waiters send WAIT at least once.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     assert_eq!(errors(), before, "a script failed");
     lease.release().await;
@@ -257,9 +261,10 @@ async fn a_fence_that_is_no_number_does_not_fail_those_who_wait() {
     served(second).await.release().await;
 }
 
-/// A user who may not subscribe or publish waits all the same, and asks once a second.
+/// A user without the permission to subscribe or publish can wait all the same, and polls once a
+/// second.
 #[tokio::test]
-async fn without_a_permission_to_listen_it_asks() {
+async fn a_waiter_without_permission_to_subscribe_polls() {
     let servers = RedisServer::start_many(1);
     let acl: [&[u8]; 10] = [
         b"ACL",
@@ -285,14 +290,14 @@ async fn without_a_permission_to_listen_it_asks() {
     let waiter = standing(&deaf, "a").await;
     lease.release().await;
     served(waiter).await.release().await;
-    // And it hands over to those who do listen.
+    // It hands the lock over to a waiter with a subscription.
     let lease = held(&deaf, "a").await;
     let waiter = standing(&one, "a").await;
     lease.release().await;
     served(waiter).await.release().await;
 }
 
-/// The permissions that the documents ask for are enough to wait and to be told.
+/// The documented permissions suffice to wait and to be notified.
 #[tokio::test]
 async fn the_documented_permissions_are_enough() {
     let servers = RedisServer::start_many(1);
@@ -303,8 +308,8 @@ async fn the_documented_permissions_are_enough() {
     let rules: Vec<_> = rules.expect("documented").split(' ').collect();
     let rules: Vec<_> = rules.iter().map(|rule| rule.as_bytes()).collect();
     assert_eq!(servers[0].command(&rules), "+OK\r\n");
-    // And what may be added, since it is tried once and would count as refused. A server that has
-    // no such command says so, and it is not tried there.
+    // And the optional commands, which are tried once and would count as refused. A server
+    // without such a command reports that, and it is not tried there.
     for command in [&b"+delifeq"[..], b"+delex"] {
         let _ = servers[0].command(&[b"ACL", b"SETUSER", b"locks", command]);
     }
@@ -317,7 +322,11 @@ async fn the_documented_permissions_are_enough() {
     for _ in 0..3 {
         let lease = held(&one, "orders/1").await;
         let waiter = standing(&two, "orders/1").await;
-        assert_eq!(subscriptions(&servers[0]), 2, "both can be told");
+        assert_eq!(
+            subscriptions(&servers[0]),
+            2,
+            "both waiters have a subscription"
+        );
         lease.extend().await.expect("extended");
         lease.release().await;
         served(waiter).await.release().await;
@@ -328,9 +337,9 @@ async fn the_documented_permissions_are_enough() {
     assert_eq!(log, "*0\r\n", "something was refused");
 }
 
-/// One connection for all names and all who wait: that over which they ask.
+/// One connection for all names and waiters, which also carries their requests.
 #[tokio::test]
-async fn one_connection_whatever_the_number_of_names() {
+async fn one_connection_serves_all_names_and_waiters() {
     let servers = RedisServer::start_many(1);
     let (one, two) = (client(&servers).await, client(&servers).await);
     let mut leases = Vec::new();
@@ -351,9 +360,9 @@ async fn one_connection_whatever_the_number_of_names() {
     }
 }
 
-/// Waiting costs a request a second.
+/// A waiter sends one request a second.
 #[tokio::test]
-async fn those_who_wait_ask_once_a_second() {
+async fn waiters_send_one_request_a_second() {
     let servers = RedisServer::start_many(1);
     let holder = client(&servers).await;
     let lease = held(&holder, "a").await;
@@ -370,16 +379,16 @@ async fn those_who_wait_ask_once_a_second() {
     let asked = commands(&servers[0]) - before;
     let most = 10.0 * (since.elapsed().as_secs_f64() + 1.0) * 1.3;
     assert!((asked as f64) < most, "{asked} requests");
-    assert!(asked >= 20, "{asked} requests: do they live?");
+    assert!(asked >= 20, "{asked} requests: are the waiters alive?");
     lease.release().await;
     for waiter in waiters {
         served(waiter).await.release().await;
     }
 }
 
-/// Side keys go away with the last who waits.
+/// The side keys are removed with the last waiter.
 #[tokio::test]
-async fn nothing_is_left_of_a_line() {
+async fn an_empty_line_leaves_no_keys() {
     let servers = RedisServer::start_many(1);
     let (one, two) = (client(&servers).await, client(&servers).await);
     let lease = held(&one, "a").await;
@@ -402,7 +411,7 @@ async fn nothing_is_left_of_a_line() {
     .await;
 }
 
-/// What a server keeps of a line, at one moment.
+/// Reads what a server stores of a line, at one moment.
 const SNAPSHOT: &str = "\
     local time, out = redis.call('TIME'), {}
     out[1] = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -424,7 +433,7 @@ struct Snapshot {
     now_ms: i64,
     lives_ms: i64,
     fence: i64,
-    /// Secret, ticket, and when it asked last.
+    /// Secret, ticket, and time of the last WAIT.
     waiters: Vec<(String, i64, i64)>,
 }
 
@@ -446,8 +455,8 @@ impl Snapshot {
     }
 }
 
-/// Waiters stand in a line in which everybody is first for a moment only. The line outlives its
-/// waiters, and nobody who can still win is missing from it.
+/// Waiters in a line in which each one is first only for a moment. The line does not expire
+/// before its waiters, and no waiter that can still win is missing from it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_line_in_motion_loses_no_waiter() {
     const DEAD_MS: i64 = 3000;
@@ -470,7 +479,7 @@ async fn a_line_in_motion_loses_no_waiter() {
         }));
     }
     let (mut before, mut seen, start) = (Snapshot::take(&servers[0]), 0, Instant::now());
-    // Three times as long as a line lives that nobody refreshes.
+    // Three times as long as a line lasts without a refresh.
     while start.elapsed() < Duration::from_secs(28) {
         pause(5).await;
         let now = Snapshot::take(&servers[0]);
@@ -479,7 +488,7 @@ async fn a_line_in_motion_loses_no_waiter() {
             let least = KEPT_MS * 2 / 3 - (now.now_ms - asked) - 5;
             assert!(
                 now.lives_ms >= least,
-                "the line ends in {} ms, and a waiter asked {} ms ago",
+                "the line ends in {} ms, and a waiter sent WAIT {} ms ago",
                 now.lives_ms,
                 now.now_ms - asked
             );
@@ -498,13 +507,16 @@ async fn a_line_in_motion_loses_no_waiter() {
     }
     done.store(true, Ordering::SeqCst);
     for contender in contenders {
-        assert!(contender.await.expect("no panic") > 0, "never served");
+        assert!(
+            contender.await.expect("no panic") > 0,
+            "the contender never acquired the lock"
+        );
     }
-    assert!(seen > 0, "nobody waited");
+    assert!(seen > 0, "no waiter was in line");
 }
 
-/// A grant is announced after the lock and the fence say the same, on every path that announces
-/// one.
+/// A grant is announced only after both the lock and the fence are written, on every path that
+/// announces one.
 #[tokio::test]
 async fn the_fence_is_raised_before_a_grant_is_announced() {
     let servers = RedisServer::start_many(1);
@@ -515,7 +527,7 @@ async fn the_fence_is_raised_before_a_grant_is_announced() {
     let mut lines = BufReader::new(monitor).lines();
     assert_eq!(lines.next().expect("a line").expect("read"), "+OK");
 
-    // A release; and an expiry, which a passer-by finds.
+    // A release, and an expiry that the request of another client discovers.
     for (name, expires) in [("released", false), ("expired", true)] {
         let lease = held(&one, name).await;
         let waiter = standing(&two, name).await;
@@ -539,7 +551,7 @@ async fn the_fence_is_raised_before_a_grant_is_announced() {
                 assert!(raised, "{name}: announced before the fence was raised");
                 break;
             }
-            // Whatever writes the lock for the waiter begins the hand-over.
+            // The write of the lock for the waiter begins the hand-over.
             if says("SET") && line.contains(&format!("\"SET\" \"{name}\"")) {
                 raised = false;
             }
@@ -548,7 +560,7 @@ async fn the_fence_is_raised_before_a_grant_is_announced() {
     }
 }
 
-/// A lock that has expired belongs to the first in line, also when a plain acquire comes by.
+/// An expired lock belongs to the first in line, even when an unfenced acquire arrives first.
 #[tokio::test]
 async fn an_acquire_without_fencing_respects_the_line() {
     let servers = RedisServer::start_many(1);
@@ -563,20 +575,20 @@ async fn an_acquire_without_fencing_respects_the_line() {
     for _ in 0..10 {
         let lease = held(&one, "a").await;
         let waiter = standing(&two, "a").await;
-        // As if it had expired: nobody is told.
+        // As if the lock had expired: no notification is sent.
         order(&servers[0], &[b"DEL", b"a"]);
         let overtook = plain.try_lock().await.expect("an answer").is_some();
-        assert!(!overtook, "it took the lock before the first in line");
+        assert!(!overtook, "the unfenced acquire overtook the first in line");
         drop(lease);
         served(waiter).await.release().await;
-        // Without a line it gets it at once.
+        // Without a line it acquires the lock at once.
         let lease = plain.lock().await.expect("a lease");
         lease.release().await;
     }
 }
 
-/// Whoever can read the lock, the fence and the line, list the channels and publish, cannot make a
-/// waiter believe in a grant.
+/// A client that can read the lock, the fence and the line, list the channels and publish cannot
+/// make a waiter believe in a grant.
 #[tokio::test]
 async fn a_forged_grant_makes_no_holder() {
     let servers = RedisServer::start_many(1);
@@ -594,26 +606,26 @@ async fn a_forged_grant_makes_no_holder() {
     let channels = words(&[b"PUBSUB", b"CHANNELS", b"leasehold:bell:*"]);
     assert_eq!((line.len(), channels.len()), (1, 2));
     let owner = &line[0];
-    let mut heard = 0;
+    let mut delivered = 0;
     for channel in &channels {
         let id = channel.strip_prefix("leasehold:bell:").expect("a channel");
         for proof in ["", &owner[16..32], &owner[24..40], &owner[..16], id] {
             let message = format!("G{}{proof} a", &owner[..16]);
             let reply = servers[0].command(&[b"PUBLISH", channel.as_bytes(), message.as_bytes()]);
-            heard += usize::from(reply == ":1\r\n");
+            delivered += usize::from(reply == ":1\r\n");
         }
     }
-    assert_eq!(heard, 10, "all of them arrive");
+    assert_eq!(delivered, 10, "all forged messages are delivered");
     pause(500).await;
     assert!(
         !waiter.is_finished(),
-        "it took a forged message for a grant"
+        "the waiter took a forged message for a grant"
     );
     lease.release().await;
     served(waiter).await.release().await;
 }
 
-/// Forwards connections to a server, `way` late in each direction. Returns its port.
+/// Forwards connections to a server with a delay of `way` in each direction. Returns its port.
 async fn distance(server: &RedisServer, way: Duration) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("a port");
@@ -655,10 +667,10 @@ async fn carry(
     }
 }
 
-/// Three near clients take the lock for a millisecond each, again and again. One that is 40 ms
-/// away was overtaken each time while its request travelled.
+/// Three nearby clients hold the lock for a millisecond each, again and again. A client 40 ms
+/// away used to be overtaken each time while its request travelled.
 #[tokio::test]
-async fn a_far_client_gets_its_turn_among_near_ones() {
+async fn a_far_client_gets_its_turn_among_nearby_ones() {
     let servers = RedisServer::start_many(1);
     let port = distance(&servers[0], Duration::from_millis(40)).await;
     let far = Client::builder()

@@ -1,5 +1,5 @@
-//! leasehold against real Redis servers that are killed, stopped, flushed, full, or not
-//! what they say they are.
+//! leasehold against real Redis servers that are killed, stopped, flushed, full, or not what they
+//! claim to be.
 
 mod child;
 mod errors;
@@ -29,8 +29,8 @@ fn builder(servers: &[RedisServer]) -> Builder {
         .assume_fresh()
 }
 
-/// A new server whose clock stands still, and a later time for that clock. The tokens of a new server
-/// are ahead of its clock at first, and no longer at that time.
+/// A new server whose clock stands still, and a later time for that clock. The tokens of a new
+/// server are ahead of its clock at first, and no longer at that time.
 fn frozen() -> (RedisServer, FrozenClock, u64) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now_us = now.expect("after 1970").as_micros() as u64;
@@ -42,7 +42,7 @@ async fn client(servers: &[RedisServer]) -> Client {
     builder(servers).connect().await.expect("the nodes work")
 }
 
-/// Options that no slow machine can upset.
+/// Options with which a slow machine cannot fail a test.
 fn patient(options: Options) -> Options {
     options
         .ttl(Duration::from_secs(30))
@@ -60,10 +60,10 @@ async fn pause(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
-/// Waits until something is so; fails if it never is.
-async fn until(what: &str, mut so: impl FnMut() -> bool) {
+/// Waits until a condition holds, and fails if it never does.
+async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {
-        while !so() {
+        while !condition() {
             pause(10).await;
         }
     };

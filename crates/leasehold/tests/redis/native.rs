@@ -1,4 +1,5 @@
-//! The server's own compare-and-delete: Valkey has one from version 9 on, and Redis from 8.4 on.
+//! The server's native compare-and-delete, which Valkey has from version 9 on, and Redis from 8.4
+//! on.
 
 use std::time::Instant;
 
@@ -33,7 +34,7 @@ async fn pairs(client: &Client, count: usize) {
 }
 
 #[tokio::test]
-async fn it_is_used_where_there_is_one() {
+async fn the_native_command_is_used_where_there_is_one() {
     let server = RedisServer::start();
     let client = Client::builder().node(server.url()).connect().await;
     let client = client.expect("connected");
@@ -45,9 +46,9 @@ async fn it_is_used_where_there_is_one() {
     }
 }
 
-/// Who waits is told all the same, and not by asking once a second.
+/// A waiter is notified all the same, and does not depend on polling once a second.
 #[tokio::test]
-async fn a_lock_that_is_waited_for_is_handed_over() {
+async fn a_lock_with_a_waiter_is_handed_over() {
     let server = RedisServer::start();
     let connect = || Client::builder().node(server.url()).connect();
     let (one, two) = (connect().await.unwrap(), connect().await.unwrap());
@@ -64,8 +65,8 @@ async fn a_lock_that_is_waited_for_is_handed_over() {
         let (asked, since) = (calls(&server, "evalsha"), Instant::now());
         assert_eq!(lease.release().await, Released::Released);
         let got = waiter.await.expect("no panic").expect("a lease");
-        // The script of the release, an extension of what was handed over, and the questions of
-        // the one who waits, one a second.
+        // The script of the release, an EXTEND of the lease that was handed over, and the
+        // requests of the waiter, one a second.
         let scripts = calls(&server, "evalsha") - asked;
         assert!(
             scripts <= 3 + 2 * since.elapsed().as_secs(),
@@ -75,9 +76,9 @@ async fn a_lock_that_is_waited_for_is_handed_over() {
     }
 }
 
-/// A user who may not use it loses nothing.
+/// A user without the permission for it gets the same result.
 #[tokio::test]
-async fn without_a_permission_the_script_does_it() {
+async fn without_the_permission_a_script_is_used() {
     let server = RedisServer::start();
     let Some(command) = native(&server) else {
         eprintln!("SKIPPED: this server has no such command");

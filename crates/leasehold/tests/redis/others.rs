@@ -1,23 +1,23 @@
-//! The ways in which other libraries break, one test each. Those that have a test
-//! elsewhere are named here, so that none is forgotten.
+//! Known failures of other libraries, one test each. Failures that have a test elsewhere are
+//! listed here, so that none is forgotten.
 //!
-//! | what goes wrong elsewhere | the test |
+//! | failure of other libraries | test |
 //! |---|---|
-//! | a mutex held across connecting: a black hole delays every lock | `outages::a_black_holed_node_delays_nobody` |
+//! | a mutex held across connecting: a black hole delays every lock | `outages::a_black_holed_node_delays_no_call` |
 //! | a short lock always fails with one black-holed node | the same (a TTL of 1 s) |
 //! | a failed extend releases everything | `outages::a_stall_of_the_majority_does_not_end_a_lease` |
 //! | a retry delay of zero panics | conformance `retries_without_delay` |
-//! | a dropped guard releases nothing | conformance `drop_gives_back` |
-//! | one dead node of three fails the acquire and leaves keys | `one_dead_node_of_three_changes_nothing` |
-//! | a validity of 2^64 − 1 by underflow | `a_drift_larger_than_the_ttl_gives_no_lease`, `round::validity_counts_from_before_the_send` |
+//! | a dropped guard releases nothing | conformance `drop_releases` |
+//! | one dead node of three fails the acquire and leaves keys | `one_dead_node_of_three_does_not_matter` |
+//! | a validity of 2^64 − 1 by underflow | `a_drift_larger_than_the_ttl_makes_no_lease`, `round::validity_counts_from_before_the_send` |
 //! | milliseconds sent as seconds | `wire::the_lock_is_a_plain_string_with_a_ttl` |
 //! | extend counts the acquired subset | `outages::an_extend_needs_a_majority_of_all_nodes` |
-//! | a renewal task panics and nobody is told | `outages::a_lost_majority_is_signalled_before_the_deadline` |
+//! | a renewal task panics and the holder is not notified | `outages::a_lost_majority_is_signalled_before_the_deadline` |
 //! | an owner per object: a stale drop deletes the live lock | `a_stale_guard_dropped_late_deletes_nothing` |
-//! | the remaining validity is never checked | `a_grant_that_comes_too_late_is_no_lease` |
+//! | the remaining validity is never checked | `a_grant_that_arrives_too_late_makes_no_lease` |
 //! | split votes with even N block for ever | `wire::an_even_number_of_nodes_makes_progress` |
-//! | release of an expired lock hangs | conformance `says_that_it_was_lost_when_given_back_late` |
-//! | a key of the fence that never expires | `wire::the_fence_expires_a_day_after_its_last_use` |
+//! | release of an expired lock hangs | conformance `reports_the_loss_when_released_late` |
+//! | a fence key that never expires | `wire::the_fence_expires_a_day_after_its_last_use` |
 //! | unlock is a plain DEL | conformance `a_stale_owner_cannot_release` |
 //! | `PEXPIRE key 0` deletes the lock | conformance `refuses_bad_durations` |
 //! | a retried acquire counts twice | `rules` differential test, `round::a_node_votes_once` |
@@ -30,7 +30,7 @@ use leasehold_testkit::RedisServer;
 use super::{LONG, builder, client, copies, patient, pause, until};
 
 #[tokio::test]
-async fn one_dead_node_of_three_changes_nothing() {
+async fn one_dead_node_of_three_does_not_matter() {
     let mut servers = RedisServer::start_many(3);
     servers[1].kill();
     let client = builder(&servers).connect().await.expect("two of three");
@@ -43,7 +43,7 @@ async fn one_dead_node_of_three_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_drift_larger_than_the_ttl_gives_no_lease() {
+async fn a_drift_larger_than_the_ttl_makes_no_lease() {
     let servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     let mutex = client
@@ -70,9 +70,9 @@ async fn a_stale_guard_dropped_late_deletes_nothing() {
     live.extend().await.expect("still held");
 }
 
-/// A server that answers when the TTL is nearly over has granted nothing of use.
+/// A grant that arrives when the TTL is nearly over is of no use.
 #[tokio::test]
-async fn a_grant_that_comes_too_late_is_no_lease() {
+async fn a_grant_that_arrives_too_late_makes_no_lease() {
     let mut servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     let warm = client.mutex("warm").with_options(patient).lock().await;
@@ -81,8 +81,8 @@ async fn a_grant_that_comes_too_late_is_no_lease() {
     let mutex = client
         .mutex("a")
         .with_options(|o| o.ttl(ttl).node_timeout(ttl));
-    // A machine that stands still may send the request late, and then it is not late to be
-    // answered: so it may try again.
+    // On a stalled machine the request may be sent late, so that its answer is not late. The test
+    // may then try again.
     for attempts_left in (0..20).rev() {
         servers[0].stop();
         let mutex = mutex.clone();
@@ -90,7 +90,7 @@ async fn a_grant_that_comes_too_late_is_no_lease() {
         pause(398).await;
         servers[0].resume();
         let outcome = attempt.await.expect("no panic");
-        // 400 ms − 6 ms of drift − what has passed is nothing, or all but.
+        // 400 ms − 6 ms of drift − the time that has passed leaves nothing, or almost nothing.
         let remaining = match &outcome {
             Ok(Some(lease)) => lease.remaining(),
             _ => Duration::ZERO,

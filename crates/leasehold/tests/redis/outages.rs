@@ -10,14 +10,15 @@ use leasehold_testkit::RedisServer;
 
 use super::{LONG, builder, client, copies, patient, pause, until};
 
-/// How long a node is waited for by default.
+/// The default node timeout.
 const TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What a slow machine makes of that; less than the TTL, which is the other thing that ends a
-/// call.
+/// The node timeout with an allowance for slow machines. It is less than the TTL, which would
+/// also end a call.
 const SOON: Duration = Duration::from_secs(8);
 
-/// A majority of five is gone: told within the node timeout, and nothing is left.
+/// A majority of five is dead: this is reported within the node timeout, and no lock is left
+/// behind.
 #[tokio::test]
 async fn three_of_five_killed_is_no_majority() {
     let mut servers = RedisServer::start_many(5);
@@ -27,7 +28,7 @@ async fn three_of_five_killed_is_no_majority() {
     }
     for round in 0..5 {
         let start = Instant::now();
-        // The two that are left may take their time; the dead are known to be at once.
+        // The two remaining nodes may be slow. That the others are dead is known at once.
         let mutex = client.mutex("a").with_options(patient);
         let error = mutex.try_lock().await.expect_err("an outage");
         let took = start.elapsed();
@@ -37,7 +38,7 @@ async fn three_of_five_killed_is_no_majority() {
         assert_eq!(error.nodes().iter().filter(failed).count(), 3, "{error}");
     }
     until("free", || copies(&servers[3..], "a") == 0).await;
-    // Back again without anybody's help (the nodes restart empty: `assume_fresh`).
+    // The nodes work again without intervention (they restart empty: `assume_fresh`).
     for server in &mut servers[..3] {
         server.restart();
     }
@@ -45,7 +46,7 @@ async fn three_of_five_killed_is_no_majority() {
     mutex.lock().await.expect("healed").release().await;
 }
 
-/// The same when they are silent.
+/// The same with silent nodes.
 #[tokio::test]
 async fn three_of_five_silent_is_no_majority() {
     let mut servers = RedisServer::start_many(5);
@@ -61,7 +62,8 @@ async fn three_of_five_silent_is_no_majority() {
     for server in &mut servers {
         server.resume();
     }
-    // What the silent ones took in the end is given back: long before the TTL of 10 s.
+    // The locks that the silent nodes granted in the end are released long before the TTL of 10
+    // s.
     let mutex = client.mutex("a").with_options(|o| o.outage_patience(LONG));
     let lease = mutex.lock_timeout(Duration::from_secs(9)).await;
     lease.expect("healed").release().await;
@@ -86,7 +88,7 @@ impl TimeSource for Starved {
     }
 }
 
-/// Who is always late itself does not wait for a silent node for ever.
+/// A client whose own timers are always late does not wait for a silent node for ever.
 #[tokio::test]
 async fn a_starved_client_gives_up_too() {
     let mut servers = RedisServer::start_many(1);
@@ -102,7 +104,7 @@ async fn a_starved_client_gives_up_too() {
 
 /// A request that timed out must not leave a lock behind.
 #[tokio::test]
-async fn a_timed_out_acquire_is_given_back() {
+async fn a_timed_out_acquire_is_released() {
     let mut servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     let warm = client.mutex("warm").with_options(patient).lock().await;
@@ -118,7 +120,7 @@ async fn a_timed_out_acquire_is_given_back() {
     );
     servers[0].resume();
     let start = Instant::now();
-    until("given back", || copies(&servers, "a") == 0).await;
+    until("released", || copies(&servers, "a") == 0).await;
     let mutex = client.mutex("a").with_options(patient);
     mutex.lock().await.expect("free").release().await;
     assert!(start.elapsed() < LONG, "the TTL freed it");
@@ -151,7 +153,7 @@ async fn two_of_five_may_die_or_go_silent() {
     assert_eq!(held.release().await, leasehold::Released::Released);
 }
 
-/// A failed renewal changes nothing: a stall does not destroy a lease that has time left.
+/// A failed renewal has no effect: a stall does not end a lease that is still valid.
 #[tokio::test]
 async fn a_stall_of_the_majority_does_not_end_a_lease() {
     let mut servers = RedisServer::start_many(3);
@@ -179,8 +181,8 @@ async fn a_stall_of_the_majority_does_not_end_a_lease() {
     assert_eq!(lease.release().await, leasehold::Released::Released);
 }
 
-/// The holder of a lease is told in time when no server answers any more. One of several is, at
-/// least: a machine that stands still at that moment is late with some.
+/// The holder is notified in time when no server answers any more. The test requires this for one
+/// of several leases: on a stalled machine some notifications are late.
 #[tokio::test]
 async fn a_lost_majority_is_signalled_before_the_deadline() {
     let mut servers = RedisServer::start_many(3);
@@ -202,7 +204,7 @@ async fn a_lost_majority_is_signalled_before_the_deadline() {
     assert!(late.iter().any(Duration::is_zero), "{late:?}");
 }
 
-/// An extend counts the majority of all nodes, not of those that granted the lease.
+/// An extend needs a majority of all nodes, not of those that granted the lease.
 #[tokio::test]
 async fn an_extend_needs_a_majority_of_all_nodes() {
     let mut servers = RedisServer::start_many(5);
@@ -212,21 +214,20 @@ async fn an_extend_needs_a_majority_of_all_nodes() {
     let mutex = client.mutex("a").with_options(patient);
     let lease = mutex.lock().await.expect("three of five");
     servers[2].kill();
-    // Two of the three that granted it are left: not enough.
+    // Two of the three nodes that granted it are left, which is not enough.
     let error = lease.extend().await.expect_err("two of five");
     assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
-    // A node that comes back empty joins the lease? Only if it has not forgotten since:
-    // it has, so it refuses.
+    // A node that restarts empty refuses to join the lease, because it has lost its memory since.
     servers[0].restart();
     until("connected", || servers[0].get(b"leasehold:epoch").is_some()).await;
     assert!(lease.extend().await.is_err());
 }
 
-/// A network that eats packets to one node costs nothing.
+/// A network that drops the packets to one node costs nothing.
 #[tokio::test]
-async fn a_black_holed_node_delays_nobody() {
+async fn a_black_holed_node_delays_no_call() {
     let servers = RedisServer::start_many(2);
-    // Accepts connections (the kernel does) and never says a word.
+    // The kernel accepts connections, and nothing ever replies.
     let hole = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let hole_url = format!("redis://{}", hole.local_addr().unwrap());
     let client = builder(&servers).node(hole_url).build().unwrap();
@@ -254,7 +255,7 @@ async fn a_black_holed_node_delays_nobody() {
     );
 }
 
-/// A node that accepts connections and says nothing does not delay a client of two others.
+/// A node that accepts connections and does not reply does not delay a client of two others.
 #[tokio::test]
 async fn connecting_returns_at_a_majority() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -270,8 +271,8 @@ async fn connecting_returns_at_a_majority() {
     lease.expect("a lease").release().await;
 }
 
-/// A lock that is broken while one of three nodes is silent: the holder finds out at its next
-/// renewal, from the two that answer.
+/// A lock is broken while one of three nodes is silent. The holder finds out at its next renewal,
+/// from the two nodes that answer.
 #[tokio::test]
 async fn a_break_with_a_silent_node_is_noticed_at_the_next_renewal() {
     let mut servers = RedisServer::start_many(3);
@@ -284,7 +285,7 @@ async fn a_break_with_a_silent_node_is_noticed_at_the_next_renewal() {
     let owner = seen.lock().expect("held").owner_id();
     assert!(client.break_lock("a", &owner).await.expect("a majority"));
     let noticed = tokio::time::timeout(LONG.mul_f64(0.8), lease.lost()).await;
-    assert!(noticed.is_ok(), "only at the deadline");
+    assert!(noticed.is_ok(), "the loss was noticed only at the deadline");
     assert_eq!(lease.loss(), Some(leasehold::Loss::Broken));
     servers[1].resume();
 }

@@ -12,7 +12,7 @@ use super::{LONG, client, copies, patient, pause, until};
 
 pub(super) const GUARD: Duration = Duration::from_secs(4);
 
-/// Servers that have been up for longer than the guard, and a client that minds it.
+/// Servers that have been up for longer than the restart guard, and a client that observes it.
 pub(super) async fn guarded(count: usize) -> (Vec<RedisServer>, Client) {
     let servers = RedisServer::start_many(count);
     let client = Client::builder()
@@ -41,12 +41,12 @@ fn quarantined(story: &Story) -> bool {
     matches!(story, Story::Voted(Vote::Quarantined { .. }))
 }
 
-/// The failure that Redlock is known for: a node that restarts empty votes a second time
-/// while the first lease still runs. Ours does not.
+/// The known weakness of Redlock: a node that restarts empty votes a second time while the first
+/// lease is still valid. A node of leasehold does not.
 #[tokio::test]
 async fn a_restarted_node_does_not_vote_before_its_time() {
     let (mut servers, client) = guarded(3).await;
-    // The lease is on nodes 0 and 1 only; then node 1 forgets it, and node 2 is back.
+    // The lease is on nodes 0 and 1 only. Then node 1 forgets it, and node 2 is back.
     servers[2].kill();
     let lease = client.mutex("a").lock().await.expect("two of three");
     servers[1].restart();
@@ -69,12 +69,16 @@ async fn a_restarted_node_does_not_vote_before_its_time() {
     // In the end they vote again, with a larger token.
     let token = lease.token();
     drop(lease);
-    let next = client.mutex("a").lock().await.expect("in the end");
+    let next = client
+        .mutex("a")
+        .lock()
+        .await
+        .expect("the node votes again");
     assert!(restarted.elapsed() >= GUARD - Duration::from_secs(1));
     assert!(next.token() > token);
 }
 
-/// A server that has long been up is usable at once; one that has not is not.
+/// A server that has long been up is usable at once. A new one is not.
 #[tokio::test]
 async fn a_new_server_waits_unless_assumed_fresh() {
     let servers = RedisServer::start_many(3);
@@ -91,9 +95,9 @@ async fn a_new_server_waits_unless_assumed_fresh() {
     lease.expect("assumed fresh").release().await;
 }
 
-/// Scripts that the server forgot are sent again, within the same call.
+/// Scripts that the server has lost are sent again within the same call.
 #[tokio::test]
-async fn script_flush_is_not_noticed() {
+async fn script_flush_does_not_affect_calls() {
     let servers = RedisServer::start_many(3);
     let client = client(&servers).await;
     let mutex = client.mutex("a").with_options(patient);
@@ -110,10 +114,10 @@ async fn script_flush_is_not_noticed() {
     }
 }
 
-/// FLUSHALL takes the locks away, which nobody can help; tokens grow all the same, and a
-/// holder whose lock is gone is told at its next renewal.
+/// FLUSHALL removes the locks, which cannot be prevented. Tokens grow all the same, and a holder
+/// whose lock is gone is notified at its next renewal.
 #[tokio::test]
-async fn flushall_loses_locks_and_no_tokens() {
+async fn flushall_loses_locks_but_tokens_grow() {
     let servers = RedisServer::start_many(3);
     let client = client(&servers).await;
     let mutex = client.mutex("a").with_options(patient);
@@ -146,10 +150,10 @@ impl TimeSource for Slow {
     }
 }
 
-/// A client that has not heard of the FLUSHALL, and whose clock is slow, would propose a
-/// token that was granted before. The node notices that it has forgotten.
+/// A client that does not know of the FLUSHALL, and whose clock is slow, would propose a token
+/// that was granted before. The node detects that it has lost its memory.
 #[tokio::test]
-async fn flushall_is_noticed_by_whoever_asks_next() {
+async fn flushall_is_noticed_by_the_next_request() {
     let servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     let slow = super::builder(&servers).time_source(Slow);
@@ -167,7 +171,7 @@ async fn flushall_is_noticed_by_whoever_asks_next() {
     assert!(lease.token() > last, "{} after {last}", lease.token());
 }
 
-/// SCRIPT FLUSH and FLUSHALL of single nodes while eight tasks are at work.
+/// SCRIPT FLUSH and FLUSHALL of single nodes while eight tasks use the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushes_in_the_middle_of_a_run() {
     let servers = RedisServer::start_many(3);
@@ -208,9 +212,9 @@ async fn flushes_in_the_middle_of_a_run() {
     .await;
 }
 
-/// A connection that died while nobody asked: the next call does not suffer for it.
+/// A connection broke while no request was under way. The next call is not affected.
 #[tokio::test]
-async fn a_restart_in_quiet_times_is_not_noticed() {
+async fn a_restart_without_requests_does_not_affect_calls() {
     let mut servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     let mutex = client.mutex("a").with_options(patient);
@@ -227,7 +231,7 @@ async fn a_restart_in_quiet_times_is_not_noticed() {
 
 /// A restart with an old snapshot: the lock and the fence in it are out of date.
 #[tokio::test]
-async fn an_old_snapshot_gives_no_old_tokens() {
+async fn an_old_snapshot_issues_no_old_tokens() {
     let mut servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     let mutex = client.mutex("a").with_options(patient);
@@ -237,7 +241,7 @@ async fn an_old_snapshot_gives_no_old_tokens() {
     let second = mutex.lock().await.expect("a lease");
     let token = second.token();
     second.release().await;
-    // The snapshot has the first lease's lock and fence.
+    // The snapshot has the lock and the fence of the first lease.
     servers[0].restart();
     until("the snapshot is back", || copies(&servers, "a") == 1).await;
     assert_eq!(servers[0].command(&[b"DEL", b"a"]), ":1\r\n");
@@ -245,8 +249,8 @@ async fn an_old_snapshot_gives_no_old_tokens() {
     assert!(third.token() > token, "{} after {token}", third.token());
 }
 
-/// A server that restarts with everything it knew, after its clock was set back: the floor of
-/// its earlier epoch protects names that have had no lease since (found by the simulator).
+/// A server restarts with its whole memory after its clock was set back. The floor of its earlier
+/// epoch protects names that have had no lease since (found by the simulator).
 #[tokio::test]
 async fn a_clock_that_went_back_does_not_lower_the_floor() {
     let servers = RedisServer::start_many(1);
@@ -257,7 +261,7 @@ async fn a_clock_that_went_back_does_not_lower_the_floor() {
     assert_eq!(servers[0].command(&set), "+OK\r\n");
     let client = client(&servers).await;
     let lease = client.mutex("a").with_options(patient).lock().await;
-    let lease = lease.expect("when the clock has caught up");
+    let lease = lease.expect("a lease when the clock has caught up");
     let floor = began as u64 + 10_000_000;
     assert!(lease.token() > floor, "{} {floor}", lease.token());
 }

@@ -13,7 +13,7 @@ fn runtime() -> Runtime {
     builder.enable_all().build().expect("a runtime")
 }
 
-/// A client and a lease of a runtime.
+/// A client, and a lease of it, on a runtime.
 fn held(runtime: &Runtime, builder: Builder) -> (Client, Lease) {
     runtime.block_on(async {
         let client = builder.connect().await.expect("the nodes work");
@@ -26,12 +26,12 @@ fn is_clear(error: &Error) -> bool {
     matches!(error, Error::RuntimeEnded) && error.to_string().contains("create the client inside")
 }
 
-/// What is asked of the client after its runtime has shut down.
+/// Checks the client's calls after its runtime has shut down.
 fn outlives_its_runtime(builder: Builder) {
     let (first, second) = (runtime(), runtime());
     let (client, lease) = held(&first, builder);
     let waiting = second.spawn(client.mutex("held").lock());
-    // Until it waits behind the lease.
+    // Until the second call waits for the lease.
     second.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
     let lost = lease.lost();
     drop(first);
@@ -66,17 +66,17 @@ fn outlives_its_runtime(builder: Builder) {
 }
 
 #[test]
-fn a_client_in_memory_says_that_its_runtime_has_ended() {
+fn a_memory_client_reports_that_its_runtime_has_ended() {
     outlives_its_runtime(Client::builder().custom_node(MemoryNode::new("memory")));
 }
 
 #[test]
-fn a_client_of_a_server_says_that_its_runtime_has_ended() {
+fn a_redis_client_reports_that_its_runtime_has_ended() {
     let server = RedisServer::start();
     outlives_its_runtime(super::builder(&[server]).options(patient(Default::default())));
 }
 
-/// The runtime is there, but no thread runs it: no lease is renewed.
+/// The runtime exists, but no thread runs it, so no lease is renewed.
 #[test]
 fn a_lease_that_is_not_renewed_is_lost_at_its_deadline() {
     let (first, second) = (runtime(), runtime());

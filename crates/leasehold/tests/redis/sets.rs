@@ -1,5 +1,5 @@
-//! Which servers belong together: clients with other node lists are noticed, and a deployment can
-//! grow and replace a server.
+//! The set of servers that form a deployment: clients with other node lists are detected, and a
+//! deployment can grow and replace a server.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn of(servers: &[&RedisServer]) -> Builder {
         .assume_fresh()
 }
 
-/// The two lists in the error of a client that is refused.
+/// The two node lists in the error of a refused client.
 fn lists(error: &Error) -> Option<(String, String)> {
     let found = match error {
         Error::Invalid(Invalid::Node { error, .. }) => Some(error),
@@ -32,8 +32,8 @@ fn lists(error: &Error) -> Option<(String, String)> {
     }
 }
 
-/// The lists in the error of a client whose servers belong to another set. Until it has heard it
-/// from all of them, the outcome may be another one, but never a lock.
+/// The node lists in the error of a client whose servers belong to another set. Before all of
+/// them have answered, the result may differ, but is never a lock.
 async fn lists_of(client: &Client, options: fn(Options) -> Options) -> (String, String) {
     let deadline = tokio::time::Instant::now() + LONG;
     loop {
@@ -41,7 +41,10 @@ async fn lists_of(client: &Client, options: fn(Options) -> Options) -> (String, 
         if let Some(lists) = attempt.as_ref().err().and_then(lists) {
             return lists;
         }
-        assert!(!matches!(attempt, Ok(Some(_))), "it got the lock");
+        assert!(
+            !matches!(attempt, Ok(Some(_))),
+            "the client acquired the lock"
+        );
         assert!(tokio::time::Instant::now() < deadline, "never: {attempt:?}");
         pause(10).await;
     }
@@ -68,7 +71,7 @@ async fn a_client_of_other_nodes_gets_no_lock() {
     let (theirs, ours) = lists_of(&strange, patient).await;
     assert_eq!(theirs, addresses(&[one, two, three]));
     assert_eq!(ours, addresses(&[three, x, y]));
-    // It has written nothing.
+    // The client has written nothing.
     for server in [x, y] {
         assert_eq!(server.command(&[b"DBSIZE"]), ":0\r\n");
     }
@@ -93,7 +96,7 @@ async fn other_names_of_the_same_servers_are_one_set() {
     assert!(mutex.try_lock().await.expect("an answer").is_some());
 }
 
-/// The same server under two names, beside another: no majority of such a list means anything.
+/// The same server under two names, beside another one: a majority of such a list is meaningless.
 #[tokio::test]
 async fn the_same_server_under_two_names_gives_no_lock() {
     let servers = RedisServer::start_many(2);
@@ -113,10 +116,10 @@ async fn the_same_server_under_two_names_gives_no_lock() {
     }
 }
 
-/// A client with another prefix has nothing to do with this set: neither its constants nor its
-/// nodes matter.
+/// A client with another prefix is independent of this set: neither its constants nor its nodes
+/// matter.
 #[tokio::test]
-async fn prefixes_do_not_meet() {
+async fn prefixes_are_independent_deployments() {
     let servers = RedisServer::start_many(3);
     let all = client(&servers).await;
     let lease = all.mutex("a").with_options(patient).lock().await;
@@ -134,8 +137,8 @@ async fn prefixes_do_not_meet() {
     assert_eq!(lists.1, addresses(&[&servers[0]]));
 }
 
-/// 1 → 3 → 5: the clients of the smaller set are refused, and the new nodes do not vote while a
-/// lease of the smaller set may run.
+/// 1 → 3 → 5: clients of the smaller set are refused, and the new nodes do not vote while a lease
+/// of the smaller set may be valid.
 #[tokio::test]
 async fn a_deployment_grows() {
     let servers = RedisServer::start_many(5);
@@ -156,8 +159,8 @@ async fn a_deployment_grows() {
                 .restart_guard(Duration::from_secs(5))
                 .options(ttl(Options::default()))
         };
-        // Not by itself.
-        let error = grown().init().await.expect_err("it has to be said");
+        // `init` does not change a recorded set.
+        let error = grown().init().await.expect_err("a change must be explicit");
         assert!(matches!(error, Error::Invalid(_)), "{error:?}");
         let done = grown().init_replacing().await.expect("recorded");
         assert_eq!(done.len(), size);
@@ -169,19 +172,19 @@ async fn a_deployment_grows() {
         let mutex = new.mutex("a").with_options(ttl);
         let error = mutex.try_lock().await.expect_err("too early");
         assert!(error.to_string().contains("votes again in"), "{error}");
-        // The old client hears of it.
+        // The old client is refused.
         tokio::time::timeout(LONG, lease.lost())
             .await
             .expect("lost");
         assert_eq!(lists_of(&old, ttl).await.0, addresses(&all[..size]));
-        let next = mutex.lock().await.expect("in the end");
+        let next = mutex.lock().await.expect("the nodes vote");
         assert!(next.token() > token, "{} after {token}", next.token());
         next.release().await;
         old = new;
     }
 }
 
-/// A server that is gone is replaced by an empty one, elsewhere.
+/// A lost server is replaced by an empty one at another address.
 #[tokio::test]
 async fn a_dead_server_is_replaced() {
     let mut servers = RedisServer::start_many(4);
@@ -191,7 +194,7 @@ async fn a_dead_server_is_replaced() {
     lease.expect("a lease").release().await;
     servers[2].kill();
     let list = [&servers[0], &servers[1], &spare];
-    // The new server alone is not enough to be believed.
+    // The answer of the new server alone is not sufficient.
     let careless = of(&list).build().expect("valid");
     let lease = careless.mutex("a").with_options(patient).try_lock().await;
     let lease = lease.expect("two of three belong to the set");
@@ -208,10 +211,10 @@ async fn a_dead_server_is_replaced() {
     assert_eq!(lists_of(&old, patient).await.0, addresses(&list));
 }
 
-/// Both lists record their sets while the shared server is away. When it is back, the clients of the
-/// list that it does not belong to get no lock, however often they try.
+/// Two lists record their sets while the shared server is down. When it is back, the clients of
+/// the list that it does not belong to acquire no lock, however often they try.
 #[tokio::test]
-async fn a_set_that_was_recorded_without_the_shared_server_is_refused_when_it_is_back() {
+async fn a_set_recorded_without_the_shared_server_is_refused_when_it_is_back() {
     let mut servers = RedisServer::start_many(5);
     let first = of(&[&servers[0], &servers[1], &servers[2]]);
     let first = first.connect().await.expect("connected");
@@ -243,7 +246,7 @@ async fn a_set_that_was_recorded_without_the_shared_server_is_refused_when_it_is
 
 /// Clients that reach new servers at the same time, under different names, record one set.
 #[tokio::test]
-async fn clients_with_other_names_may_come_first_together() {
+async fn clients_with_other_names_may_record_a_set_together() {
     for round in 0..5 {
         let servers = RedisServer::start_many(3);
         let clients = ["127.0.0.1", "localhost", "127.0.0.1", "localhost"].map(|host| {
@@ -266,9 +269,9 @@ async fn clients_with_other_names_may_come_first_together() {
     }
 }
 
-/// `assume_fresh` takes back that the nodes must wait, also when nothing else is to be changed.
+/// `assume_fresh` ends the waiting period of the nodes, even when nothing else changes.
 #[tokio::test]
-async fn a_set_that_waits_can_be_told_that_no_lease_runs() {
+async fn assume_fresh_ends_the_wait_of_a_set() {
     let servers = RedisServer::start_many(3);
     let one = of(&[&servers[0]]).connect().await.expect("connected");
     let long = |options: Options| patient(options).ttl(Duration::from_secs(3600));
@@ -286,7 +289,7 @@ async fn a_set_that_waits_can_be_told_that_no_lease_runs() {
     };
     let done = three().init_replacing().await.expect("recorded");
     for node in &done {
-        // The lease counts, and the name that is only kept does not.
+        // The lease counts. The name that is only kept after its release does not.
         let hour = Duration::from_secs(3000)..Duration::from_secs(3700);
         assert!(hour.contains(&node.votes_in), "{node:?}");
     }
@@ -299,9 +302,9 @@ async fn a_set_that_waits_can_be_told_that_no_lease_runs() {
     assert!(lease.expect("votes").is_some());
 }
 
-/// A server that restarts empty at its address is one of the set without anybody's help.
+/// A server that restarts empty at its address belongs to the set again without intervention.
 #[tokio::test]
-async fn a_server_that_lost_its_memory_is_still_of_the_set() {
+async fn a_server_that_lost_its_memory_still_belongs_to_the_set() {
     let mut servers = RedisServer::start_many(3);
     let first = client(&servers).await;
     let lease = first.mutex("a").with_options(patient).lock().await;
@@ -319,7 +322,7 @@ async fn a_server_that_lost_its_memory_is_still_of_the_set() {
     }
 }
 
-/// `init` says that new servers had nothing to forget; no client needs to say so again.
+/// `init` records that new servers had no memory to lose, so that clients need not say so again.
 #[tokio::test]
 async fn new_servers_that_were_set_up_vote_at_once() {
     let mut servers = RedisServer::start_many(3);
@@ -352,7 +355,7 @@ async fn new_servers_that_were_set_up_vote_at_once() {
     assert!(error.contains("votes again in"), "{error}");
 }
 
-/// What one client says of new servers, they remember.
+/// The servers remember what one client declared about them.
 #[tokio::test]
 async fn assume_fresh_is_remembered_by_the_servers() {
     let servers = RedisServer::start_many(3);
@@ -367,9 +370,9 @@ async fn assume_fresh_is_remembered_by_the_servers() {
     assert!(lease.expect("votes").is_some());
 }
 
-/// A client that only looks writes nothing, and so locks nobody out.
+/// A client that only inspects writes nothing, and so excludes no other client.
 #[tokio::test]
-async fn looking_changes_nothing() {
+async fn inspecting_changes_nothing() {
     let servers = RedisServer::start_many(3);
     let looking = builder(&servers).build().expect("valid");
     assert!(
@@ -393,11 +396,15 @@ async fn looking_changes_nothing() {
         assert_eq!(server.command(&[b"DBSIZE"]), ":0\r\n");
     }
     let other = builder(&servers).skew(Duration::from_secs(3));
-    other.connect().await.expect("constants of its own");
+    other
+        .connect()
+        .await
+        .expect("a client with other constants");
 }
 
-/// Names that have had no lease since the server lost its memory are protected by the floor alone,
-/// which is the beginning of the epoch + S. A new epoch, with a smaller S, must not lower it.
+/// Names that have had no lease since the server lost its memory are protected by the floor
+/// alone, which is the beginning of the epoch + S. A new epoch, with a smaller S, must not lower
+/// it.
 #[tokio::test]
 async fn replacing_the_record_does_not_lower_the_floor() {
     let server = RedisServer::start();

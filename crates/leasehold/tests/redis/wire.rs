@@ -1,4 +1,4 @@
-//! What stands on the server, and the ways to get there.
+//! The keys on the server, and the ways to connect.
 
 use std::time::Duration;
 
@@ -28,14 +28,14 @@ async fn the_lock_is_a_plain_string_with_a_ttl() {
     assert!((1..=30_000).contains(&ttl), "{ttl}");
     let value = servers[0].get(b"orders/42").expect("a value");
     assert_eq!(Holder::parse(&value).token, Some(lease.token()));
-    // What any other library does on the same name.
+    // What any other library does with the same name.
     let set = [&b"SET"[..], b"orders/42", b"other", b"NX", b"PX", b"1000"];
     assert_eq!(servers[0].command(&set), "$-1\r\n");
     lease.release().await;
     assert_eq!(servers[0].command(&set), "+OK\r\n");
 }
 
-/// Fences do not stay for ever, and outlive the lock by far.
+/// A fence expires, but long after the lock.
 #[tokio::test]
 async fn the_fence_expires_a_day_after_its_last_use() {
     let servers = RedisServer::start_many(1);
@@ -54,8 +54,8 @@ async fn the_fence_expires_a_day_after_its_last_use() {
     assert!((day..day * 2).contains(&pttl(&servers[0], key)));
 }
 
-/// What was asked for over one connection may arrive after what is given back over the next: the
-/// fence is raised against it.
+/// A request over one connection may arrive after a release over the next one. The release raises
+/// the fence against that.
 #[tokio::test]
 async fn a_release_over_another_connection_raises_the_fence() {
     let servers = RedisServer::start_many(1);
@@ -76,7 +76,7 @@ async fn a_release_over_another_connection_raises_the_fence() {
     }
 }
 
-/// A lock that `min_hold` keeps has a value that nobody can use, and a TTL.
+/// A lock that is kept for `min_hold` has a value without an owner, and a TTL.
 #[tokio::test]
 async fn a_kept_lock_has_no_owner() {
     let servers = RedisServer::start_many(1);
@@ -107,7 +107,7 @@ async fn unix_sockets_and_databases_work() {
     let error = mutex.lock_timeout(Duration::ZERO).await.expect_err("held");
     assert!(error.to_string().contains("redis.sock/3"), "{error}");
     assert!(!error.to_string().contains("p&w"));
-    // The same database by another way.
+    // The same database by another address.
     let url = format!("redis://:p%26w@127.0.0.1:{}/3", server.port());
     let other = Client::builder()
         .node(url)
@@ -118,7 +118,8 @@ async fn unix_sockets_and_databases_work() {
     lease.release().await;
 }
 
-/// Even N works: eight contenders on four nodes get on, split votes or not.
+/// An even number of nodes works: eight contenders on four nodes make progress despite split
+/// votes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_even_number_of_nodes_makes_progress() {
     for count in [2, 4] {
@@ -139,13 +140,13 @@ async fn an_even_number_of_nodes_makes_progress() {
     }
 }
 
-/// Claims that leave together share a script: fewer script calls than claims.
+/// Claims that are sent together share a script call: there are fewer calls than claims.
 #[tokio::test]
 async fn claims_of_many_tasks_share_a_script() {
     let (server, clock, later_us) = frozen();
     let servers = [server];
     let client = client(&servers).await;
-    // While a server is so new that tokens are ahead of its clock, each claim is sent by itself.
+    // While a server is so new that tokens are ahead of its clock, each claim is sent separately.
     clock.set(later_us);
     let round = async |taken: &[&str]| {
         let tasks: Vec<_> = (0..100)
@@ -168,7 +169,7 @@ async fn claims_of_many_tasks_share_a_script() {
         assert_eq!(lease.release().await, leasehold::Released::Released);
     }
     let before = calls();
-    // Two are taken by others meanwhile: they fare on their own.
+    // Other clients hold two of the locks meanwhile. These claims are handled separately.
     let set = [&b"SET"[..], b"a7", b"foreign"];
     assert_eq!(servers[0].command(&set), "+OK\r\n");
     let set = [&b"SET"[..], b"a31", b"foreign"];
@@ -176,7 +177,7 @@ async fn claims_of_many_tasks_share_a_script() {
     let leases = round(&["a7", "a31"]).await;
     assert!(calls() - before < 60, "{} script calls", calls() - before);
     assert_eq!(copies(&servers, "a7"), 1);
-    // Given back together, too.
+    // The releases share calls, too.
     drop(leases);
     assert_eq!(client.shutdown(super::LONG).await, 0);
     assert!(calls() - before < 110, "{} script calls", calls() - before);
@@ -184,7 +185,7 @@ async fn claims_of_many_tasks_share_a_script() {
     assert_eq!(taken.collect::<Vec<_>>(), [7, 31]);
 }
 
-/// Renewals that are due together share a script; those of which something is odd do not.
+/// Renewals that are due together share a script call, except for leases in an unusual state.
 #[tokio::test]
 async fn renewals_of_many_leases_share_a_script() {
     let servers = RedisServer::start_many(1);
@@ -197,7 +198,7 @@ async fn renewals_of_many_leases_share_a_script() {
     }
     let deadlines: Vec<_> = leases.iter().map(leasehold::Lease::deadline).collect();
     let before = evalshas(&servers[0]);
-    // One was taken away, and one is not there any more: that one joins again.
+    // One lock is overwritten and one is deleted. The renewal restores the deleted one.
     let set = [&b"SET"[..], b"a7", b"foreign"];
     assert_eq!(servers[0].command(&set), "+OK\r\n");
     assert_eq!(servers[0].command(&[b"DEL", b"a31"]), ":1\r\n");
@@ -224,7 +225,7 @@ fn evalshas(server: &RedisServer) -> u64 {
     number.parse().expect("a number")
 }
 
-/// Requests of many tasks share one connection per node.
+/// The requests of all tasks share one connection per node.
 #[tokio::test]
 async fn one_connection_serves_all_tasks() {
     let servers = RedisServer::start_many(1);
@@ -244,6 +245,6 @@ async fn one_connection_serves_all_tasks() {
         1,
         "{list}"
     );
-    // This connection and the client's.
+    // This test's connection and the client's.
     assert_eq!(list.matches(" addr=").count(), 2, "{list}");
 }

@@ -1,4 +1,4 @@
-//! The arguments, and what they mean.
+//! The command line arguments.
 
 use clap::Parser;
 use leasehold_sim::Bug;
@@ -7,19 +7,19 @@ use leasehold_sim::Bug;
 #[derive(Parser)]
 #[command(name = "simulate")]
 pub struct Args {
-    /// Run one seed, and show who held what and which fault struck
+    /// Run one seed, and show its timeline of holders and faults
     #[arg(long, conflicts_with_all = ["seeds", "from", "ci"])]
     pub seed: Option<u64>,
 
-    /// Run so many seeds
+    /// The number of seeds to run
     #[arg(long, default_value_t = 1_000)]
     pub seeds: u64,
 
-    /// The first of them
+    /// The first seed
     #[arg(long, default_value_t = 1)]
     pub from: u64,
 
-    /// Run one half of the seeds from 1 on, the other half from a fresh one
+    /// Run half of the seeds from 1 on, and the other half from a fresh one
     #[arg(long, conflicts_with = "from")]
     pub ci: bool,
 
@@ -27,11 +27,11 @@ pub struct Args {
     #[arg(long)]
     pub brief: bool,
 
-    /// Break a rule on purpose, to see that it is found; `list` names them
+    /// Plant a bug, to see that the checkers find it; `list` shows the names
     #[arg(long, value_name = "NAME")]
     pub bug: Option<String>,
 
-    /// Run on so many threads [default: one for each core]
+    /// The number of threads [default: one for each core]
     #[arg(long)]
     pub threads: Option<usize>,
 
@@ -49,17 +49,18 @@ impl Args {
                 None,
             );
         }
-        // Far from the fixed ones, and short enough to be typed.
+        // Far from the fixed seeds, and short enough to be typed.
         let fresh = fastrand::u64(1_000_000..1_000_000_000_000);
         let half = self.seeds / 2;
         let fixed = 1..=self.seeds - half;
         (fixed.chain(fresh..fresh + half).collect(), Some(fresh))
     }
 
-    /// The rule to break.
+    /// The planted bug.
     ///
     /// # Errors
-    /// The names that there are, if it is none of them.
+    ///
+    /// The known names, if the name is unknown.
     pub fn bug(&self) -> Result<Option<Bug>, String> {
         let Some(name) = &self.bug else {
             return Ok(None);

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one seed and tells what happened in it.
+/// Runs one seed and prints what happened in it.
 fn replay(args: &Args, seed: u64, bug: Option<Bug>) -> ExitCode {
     let report = run(seed, bug, true);
     print!("{}", report.plan);
@@ -48,7 +48,7 @@ fn replay(args: &Args, seed: u64, bug: Option<Bug>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Some(_) => {
-            tell(args, &report);
+            print_violation(args, &report);
             ExitCode::FAILURE
         }
     }
@@ -71,7 +71,7 @@ fn run_many(args: &Args, bug: Option<Bug>) -> ExitCode {
         table::print(&totals, &failures);
     }
     for report in failures.iter().take(20) {
-        tell(args, report);
+        print_violation(args, report);
     }
     match failures.len() {
         0 => {
@@ -85,8 +85,8 @@ fn run_many(args: &Args, bug: Option<Bug>) -> ExitCode {
     }
 }
 
-/// Says what went wrong, and how to see it again.
-fn tell(args: &Args, report: &Report) {
+/// Prints the broken promise, and how to reproduce it.
+fn print_violation(args: &Args, report: &Report) {
     if let Some(violation) = &report.violation {
         let seed = report.plan.seed;
         println!(

@@ -1,4 +1,4 @@
-//! Progress: a line that moves on a terminal, and lines from time to time elsewhere.
+//! Progress: a moving line on a terminal, and a line from time to time elsewhere.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use leasehold_sim::Report;
 
-/// How often something is printed where it cannot be overwritten.
+/// How often a line is printed where it cannot be overwritten.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Shows how far a batch is.
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl Meter {
-    /// For so many seeds.
+    /// A meter for this many seeds.
     pub fn new(seeds: u64) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template(
@@ -46,7 +46,7 @@ impl Meter {
         }
     }
 
-    /// A run is over.
+    /// Counts a finished run.
     pub fn count(&self, report: &Report) {
         let state = &mut *self.state.lock().unwrap_or_else(|e| e.into_inner());
         state.done += 1;
@@ -66,7 +66,7 @@ impl Meter {
         }
     }
 
-    /// All runs are over; the summary.
+    /// Ends the display, and returns the summary.
     pub fn finish(&self) -> String {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -88,7 +88,7 @@ impl State {
         let hours = self.simulated.as_secs() / 3600;
         let (faults, leases, waited) = (self.faults, self.leases, self.handed_over);
         format!(
-            "{hours} simulated hours, {faults} faults, {leases} leases, {waited} of them waited for in line"
+            "{hours} simulated hours, {faults} faults, {leases} leases, {waited} of them after a wait in line"
         )
     }
 }

@@ -1,14 +1,14 @@
 //! At most one holder at a time, as long as clocks run at about the right speed.
 //!
-//! Time passes in ticks, and only ages are kept, so it never ends and the states are
-//! still finitely many. A lock lives for its TTL on the node's clock, which may run fast;
-//! a client trusts its lease for the validity on its own clock, which may run slow. A lock
-//! may also live longer than it should, for ever: that harms nobody's safety. Requests may
-//! be lost, late by any time, repeated and reordered.
+//! Time passes in ticks, and only ages are kept, so time has no end and there are still finitely
+//! many states. A lock lives for its TTL on the node's clock, which may run fast. A client trusts
+//! its lease for the validity on its own clock, which may run slow. A lock may also live longer
+//! than it should, even for ever: that does not affect safety. Requests may be lost, late by any
+//! time, repeated and reordered.
 //!
-//! Leases are extended without end, also after they have lapsed, which a client of the
-//! library never does: the nodes alone must make it safe. A node that restarts has no
-//! floor here, for the same reason: exclusion must come from the restart guard alone.
+//! Leases are extended without end, even after they have expired, which a client of the library
+//! never does: the nodes alone must make it safe. A node that restarts has no floor here, for the
+//! same reason: exclusion must come from the restart guard alone.
 
 mod scenarios;
 mod steps;
@@ -27,29 +27,28 @@ const MAJORITY: usize = 2;
 /// What may happen in a run of the model, with `A` attempts. Times are in ticks.
 #[derive(Clone, Debug)]
 pub struct Scenario<const A: usize> {
-    /// Which client makes which attempt; a client's are one after the other. A client of
-    /// its own for each covers all cases, as long as owner values are not shared.
+    /// Which client makes which attempt. A client's attempts are one after the other. A separate
+    /// client for each attempt covers all cases, as long as owner values are not shared.
     pub clients: [u8; A],
     /// Attempts pick tokens from 1 to here.
     pub tokens: u8,
     pub ttl: u8,
     /// How much less than the TTL a lock may live, on a node whose clock is fast.
     pub node_error: u8,
-    /// How much longer than the validity a client may trust its lease, if its clock
-    /// is slow.
+    /// How much longer than the validity a client may trust its lease, if its clock is slow.
     pub client_error: u8,
-    /// What a client takes off the TTL for both errors.
+    /// What a client subtracts from the TTL for both errors.
     pub drift: u8,
     /// Holders may extend their lease.
     pub extends: bool,
-    /// Those who ask stand in line: their ACQUIRE is kept by the nodes until it can be granted.
-    /// At times they learn that no node has granted it yet; and they may ask again.
+    /// Claims stand in line: the nodes keep their ACQUIRE until it can be granted. Clients may
+    /// learn that no node has granted it yet, and may send it again.
     pub waits: bool,
-    /// How often some node restarts with nothing.
+    /// How often some node restarts with empty memory.
     pub restarts: u8,
-    /// How long it does not vote then.
+    /// How long it does not vote after a restart.
     pub guard: u8,
-    /// The rule that is left out.
+    /// The rule that is removed.
     pub fault: Option<Fault>,
 }
 
@@ -82,7 +81,7 @@ pub struct Timed<const A: usize> {
     rules: Rules,
 }
 
-/// Everything that is, at one moment.
+/// The whole state at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State<const A: usize> {
     nodes: [Node; NODES],
@@ -96,7 +95,7 @@ struct Node {
     record: Record,
     /// How long ago the lock was set or extended, up to the TTL.
     age: u8,
-    /// For how long yet it does not vote.
+    /// How much longer it does not vote.
     guarded: u8,
     /// The attempts whose ACQUIRE it granted, while that can still matter.
     granted: Bits,
@@ -110,9 +109,9 @@ struct Attempt {
     token: u8,
     /// RELEASE was sent.
     released: bool,
-    /// For how long yet the client trusts the lease.
+    /// How much longer the client trusts the lease.
     trusted: u8,
-    /// How long ago the EXTEND that is being asked was sent.
+    /// How long ago the present EXTEND was sent.
     extending: Option<u8>,
     extensions: Extensions,
 }
@@ -122,8 +121,8 @@ enum Phase {
     #[default]
     Idle,
     Asking {
-        /// How long ago ACQUIRE was sent, or was known not to be granted yet, up to when it is
-        /// no use any more.
+        /// How long ago ACQUIRE was sent, or was known not to be granted yet, up to when that no
+        /// longer matters.
         age: u8,
     },
     Holding,
@@ -136,11 +135,11 @@ enum Extensions {
     None,
     /// EXTEND was sent, and may arrive at any time from now on.
     Sent,
-    /// And has succeeded.
+    /// EXTEND was sent, and has succeeded.
     Succeeded,
 }
 
-/// One thing that happens.
+/// One step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Tick,
@@ -185,7 +184,7 @@ impl<const A: usize> Model for Timed<A> {
     fn next_state(&self, before: &Self::State, step: Step) -> Option<Self::State> {
         let mut after = *before;
         self.take(step, &mut after);
-        // A step that changes nothing leads nowhere new.
+        // A step that changes nothing leads to no new state.
         if after == *before {
             return None;
         }
@@ -240,7 +239,7 @@ impl<const A: usize> State<A> {
         self.attempts.iter().filter(|attempt| attempt.trusted > 0)
     }
 
-    /// Nodes are alike and sorted: of equal ones, the first stands for all.
+    /// Nodes are interchangeable and sorted: of equal ones, the first stands for all.
     fn distinct_nodes(&self) -> impl Iterator<Item = usize> {
         (0..NODES).filter(|&i| i == 0 || self.nodes[i] != self.nodes[i - 1])
     }

@@ -1,11 +1,11 @@
-//! With all the rules in place there is one holder; without any one of them, two.
+//! With all rules in place there is one holder. Without any one of them, there can be two.
 
 use super::{EXCLUSIVE, Scenario, Timed};
 use crate::bits::small;
 use crate::check::{breaks, holds, holds_at_large};
 use crate::fault::Fault;
 
-/// Clocks of nodes are up to a tick fast, and those of clients right.
+/// The clocks of nodes are up to a tick fast, and those of clients are right.
 fn good_clients<const A: usize>() -> Scenario<A> {
     Scenario {
         clients: std::array::from_fn(small),
@@ -22,7 +22,7 @@ fn good_clients<const A: usize>() -> Scenario<A> {
     }
 }
 
-/// Clocks of nodes are up to a tick fast, and those of clients up to a tick slow.
+/// The clocks of nodes are up to a tick fast, and those of clients up to a tick slow.
 fn slow_clients<const A: usize>() -> Scenario<A> {
     Scenario {
         ttl: 4,
@@ -40,7 +40,7 @@ fn without<const A: usize>(fault: Fault, scenario: Scenario<A>) -> Timed<A> {
     .model()
 }
 
-/// All clocks are right, and leases short, which spares many states.
+/// All clocks are right, and leases are short, which saves many states.
 fn good_clocks<const A: usize>() -> Scenario<A> {
     Scenario {
         ttl: 1,
@@ -50,7 +50,7 @@ fn good_clocks<const A: usize>() -> Scenario<A> {
     }
 }
 
-/// Holders extend.
+/// Holders extend their leases.
 fn extending<const A: usize>() -> Scenario<A> {
     Scenario {
         extends: true,
@@ -58,7 +58,7 @@ fn extending<const A: usize>() -> Scenario<A> {
     }
 }
 
-/// Those who ask stand in line.
+/// Claims stand in line.
 fn waiting<const A: usize>(scenario: Scenario<A>) -> Scenario<A> {
     Scenario {
         waits: true,
@@ -66,7 +66,7 @@ fn waiting<const A: usize>(scenario: Scenario<A>) -> Scenario<A> {
     }
 }
 
-/// Nodes restart with nothing, and do not vote for a TTL.
+/// Nodes restart with empty memory, and do not vote for a TTL.
 fn guarded<const A: usize>(restarts: u8) -> Scenario<A> {
     Scenario {
         restarts,
@@ -75,7 +75,7 @@ fn guarded<const A: usize>(restarts: u8) -> Scenario<A> {
     }
 }
 
-/// The same with more tokens than attempts: a release burns the one after its own.
+/// The same with more tokens than attempts: a release uses up the token after its own.
 fn more_tokens<const A: usize>(scenario: Scenario<A>) -> Scenario<A> {
     Scenario {
         tokens: scenario.tokens + 1,
@@ -104,12 +104,12 @@ fn one_holder_though_locks_are_handed_over() {
 }
 
 #[test]
-fn one_holder_though_locks_are_handed_over_and_a_node_forgets() {
+fn one_holder_though_locks_are_handed_over_and_a_node_loses_its_memory() {
     holds(waiting(guarded::<2>(1)).model());
 }
 
 #[test]
-fn one_holder_though_a_node_forgets() {
+fn one_holder_though_a_node_loses_its_memory() {
     holds(more_tokens(guarded::<2>(1)).model());
 }
 
@@ -160,7 +160,7 @@ fn validity_counts_from_before_the_send() {
 }
 
 #[test]
-fn what_is_handed_over_counts_from_when_it_was_not_granted_yet() {
+fn a_lock_handed_over_counts_from_when_it_was_not_granted_yet() {
     breaks(
         EXCLUSIVE,
         without(Fault::ValidityFromReply, waiting(good_clients::<2>())),
@@ -168,7 +168,7 @@ fn what_is_handed_over_counts_from_when_it_was_not_granted_yet() {
 }
 
 #[test]
-fn who_asks_for_what_was_handed_over_gets_a_whole_ttl() {
+fn an_acquire_of_a_lock_handed_over_gets_a_whole_ttl() {
     breaks(
         EXCLUSIVE,
         without(Fault::AgainKeepsTtl, waiting(good_clients::<2>())),
@@ -229,7 +229,7 @@ fn the_restart_guard_must_last_a_ttl() {
     breaks(EXCLUSIVE, scenario.model());
 }
 
-/// No rule helps against this one; the token does.
+/// No rule protects against this. Only the token does.
 #[test]
 fn the_clock_of_a_node_must_not_jump() {
     breaks(

@@ -1,4 +1,4 @@
-//! What can happen in a state, and what comes of it.
+//! The possible steps in a state, and their effects.
 
 use super::{Attempt, Extensions, MAJORITY, Node, Phase, State, Step, Timed};
 use crate::bits::{Bits, small};
@@ -52,7 +52,7 @@ impl<const A: usize> Timed<A> {
     }
 
     fn starts(&self, state: &State<A>, index: usize, steps: &mut Vec<Step>) {
-        // Attempts are alike, so they start in order.
+        // Attempts are interchangeable, so they start in order.
         let in_order = index == 0 || state.attempts[index - 1].phase != Phase::Idle;
         let client = self.scenario.clients[index];
         let previous = (0..index).rfind(|&other| self.scenario.clients[other] == client);
@@ -91,14 +91,14 @@ impl<const A: usize> Timed<A> {
 }
 
 impl<const A: usize> State<A> {
-    /// On how many nodes a reply to `attempt` is among `replies`.
+    /// The number of nodes with a reply to `attempt` among `replies`.
     fn count(&self, replies: impl Fn(&Node) -> Bits, attempt: u8) -> usize {
         let nodes = self.nodes.iter();
         nodes.filter(|node| replies(node).contains(attempt)).count()
     }
 }
 
-/// What comes of them.
+/// The effects of the steps.
 impl<const A: usize> Timed<A> {
     pub(super) fn take(&self, step: Step, state: &mut State<A>) {
         match step {
@@ -109,12 +109,12 @@ impl<const A: usize> Timed<A> {
                 starting.token = token;
             }
             Step::AcquireArrives { attempt, node } => self.acquire(state, attempt, node),
-            // Rule: a lease that is handed over counts from the last moment at which it was
-            // known not to be granted.
+            // Rule: a lease that is handed over counts from the last moment at which it was known
+            // not to be granted.
             Step::NotGrantedYet { attempt } => {
                 state.attempts[usize::from(attempt)].phase = Phase::Asking { age: 0 };
             }
-            // Only what is granted from now on counts.
+            // Only grants from now on count.
             Step::AskAgain { attempt } => {
                 state.attempts[usize::from(attempt)].phase = Phase::Asking { age: 0 };
                 forget_grants(state, attempt);
@@ -130,7 +130,7 @@ impl<const A: usize> Timed<A> {
                     state.nodes[usize::from(node)].extended.insert(attempt);
                 }
             }
-            // It extends the lock; its reply is of no use any more.
+            // It extends the lock, but its reply no longer matters.
             Step::EarlierExtendArrives { attempt, node } => {
                 self.ask(Ask::Extend, state, attempt, node);
             }
@@ -165,7 +165,8 @@ impl<const A: usize> Timed<A> {
         }
     }
 
-    /// Lets a node vote, unless its restart guard is on. Returns whether it granted.
+    /// Lets a node vote, unless its restart guard is active. Returns whether it granted the
+    /// claim.
     fn ask(&self, ask: Ask, state: &mut State<A>, attempt: u8, node: u8) -> bool {
         let token = state.attempts[usize::from(attempt)].token;
         let node = &mut state.nodes[usize::from(node)];
@@ -197,7 +198,7 @@ impl<const A: usize> Timed<A> {
     fn acquired(&self, state: &mut State<A>, attempt: u8) {
         let acquiring = &mut state.attempts[usize::from(attempt)];
         let Phase::Asking { age } = acquiring.phase else {
-            unreachable!("only an attempt that asks can succeed");
+            unreachable!("only an attempt that sent its requests can succeed");
         };
         acquiring.phase = Phase::Holding;
         acquiring.trusted = match self.scenario.fault {
@@ -207,8 +208,8 @@ impl<const A: usize> Timed<A> {
         forget_grants(state, attempt);
     }
 
-    /// The client has had enough, or has waited enough, and sends RELEASE. Its requests
-    /// may still be under way.
+    /// The client is done, or gives up waiting, and sends RELEASE. Its requests may still be
+    /// under way.
     fn end(&self, state: &mut State<A>, attempt: u8) {
         let ending = &mut state.attempts[usize::from(attempt)];
         ending.released = true;
@@ -238,7 +239,7 @@ impl<const A: usize> Timed<A> {
         let age = holder
             .extending
             .take()
-            .expect("only what was asked succeeds");
+            .expect("only an EXTEND that was sent succeeds");
         holder.trusted = holder.trusted.max(self.scenario.trusted() - age);
         holder.extensions = Extensions::Succeeded;
         self.forget_extensions(state, attempt);
@@ -253,19 +254,19 @@ impl<const A: usize> Timed<A> {
         }
     }
 
-    /// The node has lost everything. The replies it has sent are still under way.
+    /// The node has lost its memory. The replies it has sent are still under way.
     fn restart(&self, state: &mut State<A>, node: u8) {
         let node = &mut state.nodes[usize::from(node)];
         node.record = Record::default();
         node.age = 0;
-        // Its clock may be fast here too.
+        // Its clock may be fast here, too.
         node.guarded = self.scenario.guard.saturating_sub(self.scenario.node_error);
         state.restarts += 1;
     }
 }
 
-/// The grants of a decided attempt are counted no more; forgetting them makes the states
-/// that differ only in them one.
+/// The grants of a decided attempt no longer count. Forgetting them merges the states that differ
+/// only in them.
 fn forget_grants<const A: usize>(state: &mut State<A>, attempt: u8) {
     for node in &mut state.nodes {
         node.granted.remove(attempt);

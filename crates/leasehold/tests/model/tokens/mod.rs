@@ -1,17 +1,19 @@
 //! Tokens are unique and grow, whatever clocks, pauses and the network do.
 //!
-//! There is no time in this model, so it holds for every timing. Once an attempt has
-//! started, its ACQUIRE may reach any node at any moment, any number of times, or never:
-//! that covers loss, delay, repetition and reordering. A grant, once given, may be
-//! counted at any later moment, also after the node that gave it has restarted. A lock
-//! may vanish from a node at any moment, so every TTL is covered, and too early an expiry.
-//! A lock that a node hands over to a waiter is an ACQUIRE that arrives late. A node that refuses an
-//! ACQUIRE because another waiter is first in line is a node to which that ACQUIRE never came. So
-//! waiting adds no step to the model.
-//! Each attempt picks any token at all, so nothing rests on how clients choose them, and
-//! is a client of its own, which covers clients with several attempts.
+//! There is no time in this model, so it holds for every timing. Once an attempt has started, its
+//! ACQUIRE may reach any node at any moment, any number of times, or never: that covers loss,
+//! delay, repetition and reordering. A grant may be counted at any later moment, even after the
+//! node that gave it has restarted. A lock may vanish from a node at any moment, which covers
+//! every TTL and early expiry.
 //!
-//! Nodes are alike, so states that differ only in the order of nodes are explored once.
+//! A lock that a node hands over to a waiter is equivalent to an ACQUIRE that arrives late. A
+//! node that refuses an ACQUIRE because another waiter is first in line is equivalent to a node
+//! that never received it. So waiting adds no step to the model.
+//!
+//! Each attempt picks any token, so nothing depends on how clients choose them. Each attempt is a
+//! separate client, which covers clients with several attempts.
+//!
+//! Nodes are interchangeable, so states that differ only in the order of nodes are explored once.
 
 mod mutations;
 mod scenarios;
@@ -33,41 +35,42 @@ pub const FENCE_IS_TOKEN: &str = "the fence of a lock is the token of its owner"
 /// What may happen in a run of the model, with `A` attempts on `N` nodes.
 #[derive(Clone, Debug)]
 pub struct Scenario<const N: usize, const A: usize> {
-    /// So many grants make an acquisition.
+    /// The number of grants that make an acquisition.
     pub quorum: usize,
     /// Attempts pick tokens from 1 to here.
     pub tokens: u8,
-    /// S; `None`: no limit that could matter.
+    /// S; `None` means no limit that could matter.
     pub skew: Option<u8>,
-    /// F; `None`: fences do not expire.
+    /// F; `None` means that fences do not expire.
     pub retention: Option<u8>,
     /// Node clocks start at 0 and stop here.
     pub clock_max: u8,
-    /// How often some node restarts and has lost its memory.
+    /// How often some node restarts without its memory.
     pub restarts: u8,
     /// A node may also restart with what it knew at any earlier time.
     pub snapshots: bool,
-    /// Instead of a restart, the memory of a node is exchanged while it runs and connections stay:
-    /// it was a replica for a while. Until a client notices, it votes without a floor for that.
+    /// Instead of a restart, the memory of a node is replaced while it runs and connections stay
+    /// open: it was a replica for a while. Until a client notices, it votes without a floor for
+    /// that.
     pub exchanges: bool,
     /// Holders may extend their lease, once each.
     pub extends: bool,
     /// Whether ended attempts release, and how.
     pub releases: Releases,
-    /// Holders read the resource and write what follows from it, once each.
+    /// Holders read the resource and write an update that depends on it, once each.
     pub resource: bool,
-    /// The rule that is left out.
+    /// The rule that is removed.
     pub fault: Option<Fault>,
 }
 
-/// How ended attempts give their locks back.
+/// How ended attempts release their locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Releases {
-    /// Not at all: the locks vanish some time, as they always may.
+    /// Not at all: the locks vanish at some time, as they always may.
     Never,
     /// With RELEASE.
     Plain,
-    /// With RELEASE, remembering which node has processed which.
+    /// With RELEASE, recording which node has processed which.
     Watched,
     /// With RELEASE, and the name stays taken for a while (`min_hold`).
     Keeping,
@@ -110,7 +113,7 @@ impl<const N: usize, const A: usize> Scenario<N, A> {
     }
 }
 
-/// Everything that is, at one moment.
+/// The whole state at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State<const N: usize, const A: usize> {
     nodes: [Node; N],
@@ -126,7 +129,7 @@ pub struct State<const N: usize, const A: usize> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Node {
     record: Record,
-    /// Its memory was exchanged, and no client has noticed yet.
+    /// Its memory was replaced, and no client has noticed yet.
     unnoticed: bool,
     /// The attempts whose ACQUIRE it granted, while that can still matter.
     granted: Bits,
@@ -179,7 +182,7 @@ enum Copied {
     Fresh,
     /// Another has written since.
     Outdated,
-    /// It has written itself, and is done.
+    /// It has written, and is done.
     Written,
 }
 
@@ -190,7 +193,7 @@ struct Resource {
     writes: u8,
 }
 
-/// Which of the things that must never happen have happened.
+/// Which of the forbidden events have happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Violated {
     unique: bool,
@@ -199,7 +202,7 @@ struct Violated {
     update_lost: bool,
 }
 
-/// One thing that happens.
+/// One step of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Start {
@@ -230,7 +233,7 @@ pub enum Step {
     Extended {
         attempt: u8,
     },
-    /// The lock is free, and a waiter is notified that it is its turn.
+    /// The lock is free, and a waiter is notified of its turn.
     Offered {
         attempt: u8,
         node: u8,
@@ -254,13 +257,13 @@ pub enum Step {
         node: u8,
         with: Remembered,
     },
-    /// A client shakes hands with a node whose memory was exchanged.
+    /// A client completes a handshake with a node whose memory was replaced.
     Noticed {
         node: u8,
     },
 }
 
-/// What a node that lost its memory starts with.
+/// The memory with which a node restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remembered {
     lock: Option<u8>,
@@ -295,7 +298,7 @@ impl<const N: usize, const A: usize> Model for Tokens<N, A> {
     fn next_state(&self, before: &Self::State, step: Step) -> Option<Self::State> {
         let mut after = *before;
         self.take(step, &mut after);
-        // A step that changes nothing leads nowhere new.
+        // A step that changes nothing leads to no new state.
         if after == *before {
             return None;
         }
@@ -359,7 +362,7 @@ impl<const N: usize, const A: usize> State<N, A> {
     }
 }
 
-/// The indices of nodes that differ from one another; the nodes are sorted.
+/// The indices of nodes that differ from one another. The nodes are sorted.
 fn distinct(nodes: &[Node]) -> impl Iterator<Item = usize> {
     (0..nodes.len()).filter(|&i| i == 0 || nodes[i] != nodes[i - 1])
 }

@@ -1,4 +1,4 @@
-//! Without any one of the rules, something goes wrong.
+//! Without any one of the rules, a property is violated.
 
 use super::scenarios::{
     brief, expiring_fences, extending, forgetful, promoted, resource, silent, snapshot,
@@ -40,7 +40,7 @@ fn a_missing_fence_must_not_read_as_zero() {
 }
 
 #[test]
-fn nor_must_extend_read_a_missing_fence_as_zero() {
+fn extend_must_not_read_a_missing_fence_as_zero() {
     let scenario = Scenario {
         tokens: 2,
         extends: true,
@@ -96,20 +96,20 @@ fn nodes_are_counted_not_replies() {
 }
 
 #[test]
-fn a_turn_is_no_grant() {
+fn a_turn_is_not_a_grant() {
     let fault = Fault::TurnCounts;
     breaks(UNIQUE, without::<2>(fault, Scenario::default()));
     breaks(GROWING, without::<2>(fault, Scenario::default()));
 }
 
 #[test]
-fn a_floor_makes_no_grant() {
+fn a_floor_does_not_make_a_grant() {
     let scenario = silent(brief(promoted::<2>()));
     breaks(UNIQUE, without(Fault::FloorMakesGrant, scenario));
 }
 
 #[test]
-fn half_of_the_nodes_is_no_majority() {
+fn half_of_the_nodes_is_not_a_majority() {
     let scenario = Scenario::<4, 2> {
         quorum: 2,
         ..Scenario::default()
@@ -118,7 +118,7 @@ fn half_of_the_nodes_is_no_majority() {
 }
 
 #[test]
-fn a_node_that_forgot_needs_a_floor() {
+fn a_node_that_lost_its_memory_needs_a_floor() {
     breaks(UNIQUE, without(Fault::NoFloor, forgetful::<2>(1)));
     breaks(GROWING, without(Fault::NoFloor, forgetful::<2>(1)));
 }
@@ -138,7 +138,7 @@ fn a_connection_must_be_verified() {
 }
 
 #[test]
-fn an_extension_needs_the_floor_of_a_node_that_forgot() {
+fn an_extension_needs_the_floor_of_a_node_that_lost_its_memory() {
     let scenario = Scenario {
         extends: true,
         ..silent(forgetful::<2>(1))
@@ -156,9 +156,9 @@ fn the_floor_needs_a_cap_on_tokens() {
     breaks(GROWING, without(Fault::NoCap, forgetful::<2>(1)));
 }
 
-/// What peers know now says nothing about a grant that is still on its way to a client.
+/// The peers' present fences do not reflect a grant that is still on its way to a client.
 #[test]
-fn the_peers_fences_are_no_floor() {
+fn the_peers_fences_are_not_a_floor() {
     breaks(UNIQUE, without(Fault::FloorFromPeers, forgetful::<2>(1)));
     breaks(GROWING, without(Fault::FloorFromPeers, forgetful::<2>(1)));
 }
@@ -172,7 +172,7 @@ fn extend_must_obey_the_floor() {
     breaks(CONTINUOUS, without(Fault::ExtendIgnoresFloor, scenario));
 }
 
-/// No rule helps against this one: it is the one assumption about a node that forgot.
+/// No rule protects against this: it is the one assumption about a node that lost its memory.
 #[test]
 fn the_clock_of_a_node_must_not_go_back() {
     breaks(GROWING, without(Fault::ClockStepsBack, forgetful::<2>(1)));

@@ -1,4 +1,4 @@
-//! With all the rules in place, nothing goes wrong.
+//! With all rules in place, every property holds.
 
 use super::{Releases, Scenario};
 use crate::bits::small;
@@ -55,7 +55,7 @@ fn a_node_returns_with_an_old_snapshot() {
     holds(silent(brief(snapshot::<2>())).model());
 }
 
-/// A server that was a replica for a while, and over whose connections nobody heard of it.
+/// A server that was a replica for a while, without any connection that shows it.
 #[test]
 fn a_node_is_promoted_with_an_old_memory() {
     holds(silent(brief(promoted::<2>())).model());
@@ -118,7 +118,7 @@ fn a_resource_that_checks_tokens() {
     holds(resource::<2>().model());
 }
 
-// The same, larger.
+// The same models, larger.
 
 #[test]
 fn large_four_attempts() {
@@ -209,7 +209,7 @@ fn large_a_resource_that_checks_tokens() {
     holds_at_large(resource::<3>().model());
 }
 
-/// The same without RELEASE, which spares many states.
+/// The same without RELEASE, which saves many states.
 pub(super) fn silent<const N: usize, const A: usize>(scenario: Scenario<N, A>) -> Scenario<N, A> {
     Scenario {
         releases: Releases::Never,
@@ -217,7 +217,7 @@ pub(super) fn silent<const N: usize, const A: usize>(scenario: Scenario<N, A>) -
     }
 }
 
-/// The same for a shorter time, which spares many states.
+/// The same for a shorter time, which saves many states.
 pub(super) fn brief<const A: usize>(scenario: Scenario<3, A>) -> Scenario<3, A> {
     Scenario {
         tokens: 2,
@@ -226,7 +226,7 @@ pub(super) fn brief<const A: usize>(scenario: Scenario<3, A>) -> Scenario<3, A> 
     }
 }
 
-/// The same with S = 0, so that clocks must get further for the same tokens.
+/// The same with S = 0, so that clocks must advance further for the same tokens.
 fn no_skew<const A: usize>(scenario: Scenario<3, A>) -> Scenario<3, A> {
     Scenario {
         skew: Some(0),
@@ -235,10 +235,10 @@ fn no_skew<const A: usize>(scenario: Scenario<3, A>) -> Scenario<3, A> {
     }
 }
 
-/// Requests that are late by any time, remembering what was released.
+/// Requests that are late by any time, recording what was released.
 pub(super) fn watched_releases<const A: usize>() -> Scenario<3, A> {
     Scenario {
-        // One token more than attempts: a release burns the one after its own.
+        // One token more than attempts: a release uses up the token after its own.
         tokens: small(A + 1),
         extends: true,
         releases: Releases::Watched,
@@ -246,7 +246,7 @@ pub(super) fn watched_releases<const A: usize>() -> Scenario<3, A> {
     }
 }
 
-/// Nodes that restart with nothing, in the middle of anything.
+/// Nodes that restart with empty memory, at any moment.
 pub(super) fn forgetful<const A: usize>(restarts: u8) -> Scenario<3, A> {
     Scenario {
         tokens: 3,
@@ -257,7 +257,7 @@ pub(super) fn forgetful<const A: usize>(restarts: u8) -> Scenario<3, A> {
     }
 }
 
-/// A node that restarts with anything it ever knew.
+/// A node that restarts with any earlier memory.
 pub(super) fn snapshot<const A: usize>() -> Scenario<3, A> {
     Scenario {
         snapshots: true,
@@ -265,7 +265,7 @@ pub(super) fn snapshot<const A: usize>() -> Scenario<3, A> {
     }
 }
 
-/// A node that goes on with anything it ever knew, without a restart.
+/// A node that continues with any earlier memory, without a restart.
 pub(super) fn promoted<const A: usize>() -> Scenario<3, A> {
     Scenario {
         exchanges: true,
@@ -273,7 +273,7 @@ pub(super) fn promoted<const A: usize>() -> Scenario<3, A> {
     }
 }
 
-/// Fences that vanish as soon as they may.
+/// Fences that expire as soon as they may.
 pub(super) fn expiring_fences<const A: usize>() -> Scenario<3, A> {
     Scenario {
         tokens: 3,
@@ -283,7 +283,7 @@ pub(super) fn expiring_fences<const A: usize>() -> Scenario<3, A> {
     }
 }
 
-/// Holders that extend.
+/// Holders that extend their leases.
 pub(super) fn extending<const A: usize>() -> Scenario<3, A> {
     Scenario {
         extends: true,
@@ -291,7 +291,7 @@ pub(super) fn extending<const A: usize>() -> Scenario<3, A> {
     }
 }
 
-/// Holders that read the resource, think, and write it.
+/// Holders that read the resource, compute, and write it.
 pub(super) fn resource<const A: usize>() -> Scenario<3, A> {
     Scenario {
         resource: true,

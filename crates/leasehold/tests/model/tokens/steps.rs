@@ -1,4 +1,4 @@
-//! What can happen in a state, and what comes of it.
+//! The possible steps in a state, and their effects.
 
 use super::{
     Attempt, Copied, Extension, Node, Phase, Releases, Remembered, State, Step, Tokens, distinct,
@@ -46,7 +46,7 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         }
     }
 
-    /// Attempts are alike, so they start in order.
+    /// Attempts are interchangeable, so they start in order.
     fn starts(&self, state: &State<N, A>, index: usize, steps: &mut Vec<Step>) {
         if index == 0 || state.attempts[index - 1].phase != Phase::Idle {
             let attempt = small(index);
@@ -81,13 +81,13 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         }
     }
 
-    /// An attempt that merely does nothing more is covered by one that has not got there
-    /// yet, so ending matters only where something depends on it.
+    /// An attempt that merely does nothing more is covered by one that has not got there yet, so
+    /// ending matters only where something depends on it.
     fn ends(&self) -> bool {
         self.scenario.releases != Releases::Never || self.old_replies_matter()
     }
 
-    /// How many nodes have granted an attempt. Rule: its own grants count, no others.
+    /// The number of nodes that have granted an attempt. Rule: only its own grants count.
     fn grants(&self, state: &State<N, A>, index: usize) -> usize {
         let previous = index.checked_sub(1).filter(|&previous| {
             self.old_replies_matter() && state.attempts[previous].phase == Phase::Over
@@ -129,15 +129,15 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         }
     }
 
-    /// A fence may vanish once a missing one reads as no less.
+    /// A fence may vanish once a missing one reads as at least the same.
     fn may_expire(&self, record: &Record, fence: u8) -> bool {
         let old = |retention| record.clock >= fence + retention;
         self.scenario.fault == Some(Fault::FenceExpiresEarly)
             || self.scenario.retention.is_some_and(old)
     }
 
-    /// All that a node may remember after a restart: nothing, or with snapshots any
-    /// fence up to the present one and the lock of any past owner.
+    /// The possible memories of a node after a restart: none, or with snapshots any fence up to
+    /// the present one and the lock of any past owner.
     fn memories(&self, state: &State<N, A>, index: usize) -> Vec<Remembered> {
         let node = &state.nodes[index];
         let known = node.record.fence.unwrap_or(0);
@@ -162,7 +162,7 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
     }
 }
 
-/// What comes of them.
+/// The effects of the steps.
 impl<const N: usize, const A: usize> Tokens<N, A> {
     pub(super) fn take(&self, step: Step, state: &mut State<N, A>) {
         match step {
@@ -205,8 +205,8 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         }
     }
 
-    /// The node notifies a waiter that it is its turn, which changes nothing on the node. Only a
-    /// client without the rule takes it for a grant.
+    /// The node notifies a waiter of its turn, which changes nothing on the node. Only a client
+    /// without the rule takes it for a grant.
     fn offer(&self, state: &mut State<N, A>, attempt: u8, node: u8) {
         let Attempt { token, phase, .. } = state.attempts[usize::from(attempt)];
         let node = &mut state.nodes[usize::from(node)];
@@ -215,8 +215,8 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         }
     }
 
-    /// The grants of a decided attempt are counted no more; forgetting them makes the
-    /// states that differ only in them one.
+    /// The grants of a decided attempt no longer count. Forgetting them merges the states that
+    /// differ only in them.
     fn forget_replies(&self, state: &mut State<N, A>, attempt: u8) {
         for node in &mut state.nodes {
             if !self.old_replies_matter() {
@@ -259,7 +259,7 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
             _ => Ask::Release,
         };
         self.rules.vote(ask, &mut node.record, attempt, token);
-        // Under the lock of another, a RELEASE changes nothing.
+        // Under the lock of another owner, a RELEASE changes nothing.
         if self.scenario.releases == Releases::Watched && node.record.lock.is_none() {
             node.released.insert(attempt);
         }
@@ -294,8 +294,8 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         reader.copy = Copied::Fresh;
     }
 
-    /// The node lost its memory. Rule: `floor = now + S`. It must neither grant again what
-    /// it granted before, which it does not know, nor anything below.
+    /// The node lost its memory. Rule: `floor = now + S`. It must grant neither a token that it
+    /// granted before, which it does not know, nor any smaller one.
     fn restart(&self, state: &mut State<N, A>, index: usize, with: Remembered) {
         let peers = state.nodes.iter().enumerate().filter(|(i, _)| *i != index);
         let of_peers = peers.filter_map(|(_, peer)| peer.record.fence).max();
@@ -321,12 +321,12 @@ impl<const N: usize, const A: usize> Tokens<N, A> {
         state.restarts += 1;
     }
 
-    /// Rule: the replies of a node count only if it has the memory that it had at the handshake.
+    /// Rule: the replies of a node count only if it has the same memory as at the handshake.
     fn is_trusted(&self, node: &Node) -> bool {
         !node.unnoticed || self.scenario.fault == Some(Fault::NeverVerified)
     }
 
-    /// The first handshake after the memory was exchanged sets the floor.
+    /// The first handshake after the memory was replaced sets the floor.
     fn notice(&self, node: &mut Node) {
         node.unnoticed = false;
         node.record.floor = node.record.clock + self.scenario.skew.unwrap_or(0);

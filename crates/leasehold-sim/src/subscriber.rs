@@ -1,10 +1,10 @@
-//! A process's ear on a node: one subscription for all who wait in it, made when the first of
-//! them comes and kept while there is one, and a while longer.
+//! A process's subscription to a node. All waiters of the process share one subscription, which
+//! is opened for the first waiter and closed some time after the last one has left.
 //!
-//! The library's own Redis node hears over the connection that it asks on. This is the harder
-//! case: news and answers come in any order, and either connection may break alone. In both,
-//! whenever it is made, and whenever it breaks, all who wait ask again, and so learn what they
-//! may not have been told.
+//! The library's own Redis node receives notifications on the connection that carries its
+//! requests. The simulator covers the harder case: notifications and answers arrive in any order,
+//! and either connection can break alone. In both cases, all waiters send WAIT again whenever the
+//! subscription is opened or breaks, and so learn of the notifications that they may have missed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,29 +16,30 @@ use leasehold::node::{Claim, News, Notifier, Watch};
 use crate::link::{End, FIRST_RETRY, LONGEST_RETRY};
 use crate::network::ConnectionId;
 use crate::server::{Reply, Request};
-use crate::switchboard::{Channel, Telling};
+use crate::subscriptions::{Channel, Notification};
 use crate::sync::locked;
 use crate::world::World;
 
-/// How often a silent node is asked whether it is there.
+/// How often a silent node is pinged.
 const PING: Duration = Duration::from_secs(5);
-/// How long the subscription is kept when nobody waits any more.
+/// How long the subscription is kept without waiters.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Who waits: for what, and with which owner value.
+/// A waiter: the name it waits for, and its owner value.
 type Waiter = (Name, Arc<[u8]>);
 
-/// The bells of all who wait for something on one node.
-pub struct Bells {
+/// The waiters of a process on one node, and their subscription.
+pub struct Subscriber {
     channel: Channel,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Those who wait, by name and owner value: a ticket may be that of another attempt, too.
+    /// The waiters by name and owner value. A ticket does not identify a waiter: another attempt
+    /// may have the same one.
     waiting: BTreeMap<Waiter, Notifier>,
-    /// Somebody listens, or tries to.
+    /// Whether there is a subscription, or an attempt to open one.
     listening: bool,
     connection: Option<ConnectionId>,
     subscribed: bool,
@@ -55,25 +56,25 @@ struct Unwatch {
 
 impl Drop for Unwatch {
     fn drop(&mut self) {
-        locked(&self.end.bells.state).waiting.remove(&self.key);
+        locked(&self.end.subscriber.state).waiting.remove(&self.key);
     }
 }
 
-impl Bells {
-    /// Nobody waits yet.
+impl Subscriber {
+    /// Creates a subscriber without waiters.
     pub fn new(channel: Channel) -> Self {
         let state = Mutex::default();
         Self { channel, state }
     }
 
-    /// The channel over which those who wait can be told; `None` while there is none.
+    /// The channel that reaches the waiters, or `None` without a subscription.
     pub fn channel(&self) -> Option<Channel> {
         locked(&self.state).subscribed.then_some(self.channel)
     }
 }
 
 impl End {
-    /// Rings for a claim that waits.
+    /// Registers the notifier of a waiting claim.
     pub fn watch(
         self: &Arc<Self>,
         world: &Arc<World>,
@@ -82,7 +83,7 @@ impl End {
     ) -> Watch {
         let owner = world.waiters().alias(claim.owner(), world.plan.seed);
         let key = (claim.name().clone(), owner);
-        let state = &mut *locked(&self.bells.state);
+        let state = &mut *locked(&self.subscriber.state);
         state.waiting.insert(key.clone(), notifier.clone());
         if !std::mem::replace(&mut state.listening, true) {
             self.subscribe(world, state);
@@ -94,21 +95,21 @@ impl End {
     fn subscribe(self: &Arc<Self>, world: &Arc<World>, state: &mut State) {
         let id = world.network.open(self);
         state.connection = Some(id);
-        let channel = self.bells.channel;
+        let channel = self.subscriber.channel;
         world
             .network
             .send(world, id, 0, Request::Subscribe(channel));
         let end = Arc::clone(self);
         self.process
             .after(world, world.plan.connect_timeout(), move |world| {
-                let state = &mut *locked(&end.bells.state);
+                let state = &mut *locked(&end.subscriber.state);
                 if state.connection == Some(id) && !state.subscribed {
                     end.failed(world, state);
                 }
             });
     }
 
-    /// No subscription could be made.
+    /// Handles the failure to open a subscription.
     fn failed(self: &Arc<Self>, world: &Arc<World>, state: &mut State) {
         if let Some(id) = state.connection.take() {
             world.network.close(id);
@@ -122,15 +123,15 @@ impl End {
         let pause = (FIRST_RETRY * (1 << state.failures.min(10))).min(LONGEST_RETRY);
         let end = Arc::clone(self);
         self.process.after(world, pause, move |world| {
-            end.subscribe(world, &mut locked(&end.bells.state));
+            end.subscribe(world, &mut locked(&end.subscriber.state));
         });
     }
 
-    /// The subscription over this connection is over, if there is one: the node has closed it,
-    /// or does not answer. What is told from now on is not heard.
+    /// Ends the subscription over this connection, if there is one: the node has closed it, or
+    /// does not answer. Notifications sent from now on are lost.
     pub fn unsubscribed(self: &Arc<Self>, world: &Arc<World>, id: ConnectionId) {
-        let bells = {
-            let state = &mut *locked(&self.bells.state);
+        let notifiers = {
+            let state = &mut *locked(&self.subscriber.state);
             if state.connection != Some(id) {
                 return;
             }
@@ -142,18 +143,18 @@ impl End {
             self.subscribe(world, state);
             state.all()
         };
-        ask_again(bells);
+        ask_again(notifiers);
     }
 
-    /// A reply has arrived over a subscription.
+    /// Handles a reply that arrived over a subscription.
     pub fn subscription_replied(
         self: &Arc<Self>,
         world: &Arc<World>,
         id: ConnectionId,
         reply: &Reply,
     ) {
-        let bells = {
-            let state = &mut *locked(&self.bells.state);
+        let notifiers = {
+            let state = &mut *locked(&self.subscriber.state);
             if state.connection != Some(id) {
                 return;
             }
@@ -172,14 +173,14 @@ impl End {
                 _ => vec![],
             }
         };
-        ask_again(bells);
+        ask_again(notifiers);
     }
 
     fn ping_later(self: &Arc<Self>, world: &Arc<World>, id: ConnectionId) {
         let end = Arc::clone(self);
         self.process.after(world, PING, move |world| {
             let ping = {
-                let state = &mut *locked(&end.bells.state);
+                let state = &mut *locked(&end.subscriber.state);
                 if state.connection != Some(id) {
                     return;
                 }
@@ -190,7 +191,7 @@ impl End {
             let pinging = Arc::clone(&end);
             end.process
                 .after(world, world.plan.connect_timeout(), move |world| {
-                    let answered = locked(&pinging.bells.state).pongs >= ping;
+                    let answered = locked(&pinging.subscriber.state).pongs >= ping;
                     match answered {
                         true => pinging.ping_later(world, id),
                         false => pinging.unsubscribed(world, id),
@@ -202,7 +203,7 @@ impl End {
     fn end_when_idle(self: &Arc<Self>, world: &Arc<World>, id: ConnectionId) {
         let end = Arc::clone(self);
         self.process.after(world, IDLE, move |world| {
-            let state = &mut *locked(&end.bells.state);
+            let state = &mut *locked(&end.subscriber.state);
             if state.connection != Some(id) {
                 return;
             }
@@ -215,16 +216,16 @@ impl End {
         });
     }
 
-    /// Rings for what the node tells.
-    pub fn heard(&self, telling: &Telling) {
+    /// Passes a notification on to its waiter.
+    pub fn notified(&self, notification: &Notification) {
         let notifier = {
-            let state = locked(&self.bells.state);
-            let key = (telling.name.clone(), Arc::clone(&telling.owner));
-            let listens = state.connection == Some(telling.to);
+            let state = locked(&self.subscriber.state);
+            let key = (notification.name.clone(), Arc::clone(&notification.owner));
+            let listens = state.connection == Some(notification.to);
             state.waiting.get(&key).filter(|_| listens).cloned()
         };
         if let Some(notifier) = notifier {
-            notifier.notify(telling.news);
+            notifier.notify(notification.news);
         }
     }
 }
@@ -235,9 +236,9 @@ impl State {
     }
 }
 
-/// Who waits asks again: to be told from now on, and to learn what it was not told.
-fn ask_again(bells: Vec<Notifier>) {
-    for notifier in bells {
+/// Makes the waiters send WAIT again, to be notified from now on and to learn what they missed.
+fn ask_again(notifiers: Vec<Notifier>) {
+    for notifier in notifiers {
         notifier.notify(News::AskAgain);
     }
 }

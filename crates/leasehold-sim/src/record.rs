@@ -1,4 +1,4 @@
-//! One name on a node at one moment: what the library's own vote works on.
+//! One name on a node during one request: the record on which the library's own rules vote.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use leasehold::node::{Claim, News, Record, Verb};
 
 use crate::bug::Bug;
 use crate::store::{Ask, Entry};
-use crate::switchboard::Switchboard;
+use crate::subscriptions::Subscriptions;
 
-/// A name, the request that is about it, and who listens.
-pub struct Desk<'a> {
-    /// What the node keeps of the name.
+/// A name, the request about it, and the subscriptions.
+pub struct NameRecord<'a> {
+    /// What the node stores about the name.
     pub entry: &'a mut Entry,
-    /// What is asked.
+    /// The request.
     pub ask: &'a Ask,
     /// The node's clock.
     pub now: u64,
-    /// What all clients agree on.
+    /// The constants that all clients agree on.
     pub constants: Constants,
-    /// The rule that is broken on purpose.
+    /// The planted bug, if any.
     pub bug: Option<Bug>,
-    /// Who listens.
-    pub board: &'a mut Switchboard,
+    /// The subscriptions to the node.
+    pub subscriptions: &'a mut Subscriptions,
 }
 
-impl Desk<'_> {
+impl NameRecord<'_> {
     fn until(&self, span: Duration) -> u64 {
         self.now.saturating_add(span.as_micros() as u64)
     }
 
-    /// As long as the rules ask for: F + S, the lock's own time, and an hour.
+    /// How long the rules require a fence to be kept: F + S, the time of the lock, and an hour.
     fn fence_until(&self, span: Duration) -> u64 {
         let Constants {
             skew,
@@ -41,17 +41,17 @@ impl Desk<'_> {
         self.until(fence_retention + skew + Duration::from_secs(3600) + span)
     }
 
-    /// Planted bug: one whose ticket was overtaken stands in line all the same.
+    /// Planted bug: a waiter whose ticket was overtaken stays in line.
     pub fn keeps_stale(&self) -> bool {
         self.bug == Some(Bug::StaleTicketGranted) && self.ask.verb == Verb::Wait
     }
 
-    /// Without one of the rules, not quite the truth.
+    /// Alters the view for a planted bug.
     fn tamper(&self, view: &mut View<'_>) {
         let (ask, token) = (self.ask, self.ask.claim.token());
         let others = view.lock.is_some_and(|lock| lock != ask.claim.owner());
         match self.bug {
-            // With a lock in place the fence tells whether the same request came again.
+            // If there is a lock, the fence tells whether the same request arrived again.
             Some(Bug::TiesWin) if ask.verb == Verb::Acquire && view.lock.is_none() => {
                 view.fence = view.fence.map(|fence| fence - u64::from(fence == token));
             }
@@ -60,7 +60,7 @@ impl Desk<'_> {
             Some(Bug::ExtendIgnoresFence) if ask.verb == Verb::Extend && !others => {
                 view.fence = Some(0);
             }
-            // Whoever is first in line gets a lock that nobody has, with whatever ticket.
+            // The first in line is granted a free lock, whatever its ticket.
             Some(Bug::StaleTicketGranted) => {
                 if let Some((first, ticket)) = self.entry.first()
                     && view.lock.is_none_or(|lock| *lock == *first)
@@ -74,7 +74,7 @@ impl Desk<'_> {
     }
 }
 
-impl Record for Desk<'_> {
+impl Record for NameRecord<'_> {
     fn view(&self) -> View<'_> {
         let (entry, now) = (&*self.entry, self.now);
         let left = |until: u64| Duration::from_micros(until.saturating_sub(now));
@@ -107,7 +107,7 @@ impl Record for Desk<'_> {
             }
             Write::Unlock { fence } => {
                 self.entry.unlock(self.bug);
-                // Where nothing can arrive late, the fence may stay as it is.
+                // Where no message can arrive late, the fence may stay as it is.
                 let dies = self.bug == Some(Bug::FenceDiesWithLock);
                 if let Some(fence) = fence.filter(|_| !dies && !self.ask.is_settled_release()) {
                     self.entry.fence = Some((fence, self.fence_until(Duration::ZERO)));
@@ -136,7 +136,7 @@ impl Record for Desk<'_> {
     }
 
     fn join(&mut self, claim: &Claim) {
-        // The mark of a line is at the fence, which must be there for that.
+        // The mark of a line is part of the fence, so there must be a fence.
         let fence = self.view().fence.unwrap_or_else(|| {
             let retention = self.constants.fence_retention.as_micros() as u64;
             let floor = self.ask.epoch.floor(&self.constants);
@@ -145,7 +145,7 @@ impl Record for Desk<'_> {
         if self.entry.fence.is_none() {
             self.entry.fence = Some((fence, self.fence_until(Duration::ZERO)));
         }
-        self.entry.join(claim, self.ask.bell, self.now, self.bug);
+        self.entry.join(claim, self.ask.channel, self.now, self.bug);
     }
 
     fn leave(&mut self, owner: &[u8]) {
@@ -163,7 +163,8 @@ impl Record for Desk<'_> {
     fn first(&self) -> Option<(Box<[u8]>, u64)> {
         let first = self.entry.first()?;
         let (lock, bug) = (self.entry.owner(), self.bug);
-        // Its ticket is looked at when it gets the lock, and then it will do.
+        // Planted bug: the first in line is hidden while another claim has the lock, so that its
+        // ticket is not checked before the grant.
         let unseen = bug == Some(Bug::StaleTicketGranted) && lock.is_some_and(|l| *l != *first.0);
         (!unseen).then_some(first)
     }
@@ -180,12 +181,12 @@ impl Record for Desk<'_> {
         if self.bug == Some(Bug::MissedNotification) {
             return true;
         }
-        let Some(channel) = self.entry.bell(owner) else {
-            // It hears nothing, and only asks.
+        let Some(channel) = self.entry.channel_of(owner) else {
+            // The waiter has no subscription, and only polls.
             return true;
         };
         let name = self.ask.claim.name();
-        let heard = self.board.publish(channel, name, owner, news);
-        heard || self.bug == Some(Bug::DeadWaiterKept)
+        let delivered = self.subscriptions.publish(channel, name, owner, news);
+        delivered || self.bug == Some(Bug::DeadWaiterKept)
     }
 }
