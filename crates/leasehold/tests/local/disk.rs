@@ -100,7 +100,7 @@ fn a_full_disk_refuses_and_does_not_hang_and_works_again_when_there_is_room() {
     disk.fill();
     let error = disk.refusal();
     assert!(error.contains("disk is full"), "{error}");
-    assert!(error.contains("make room"), "{error}");
+    assert!(error.contains("free some space"), "{error}");
     let said = disk.puppet.ask("extend a");
     assert!(said.contains("disk is full"), "{said}");
     // It answers, and does not wait for room.
@@ -159,7 +159,7 @@ fn a_store_that_is_not_there_on_a_disk_that_cannot_be_written_to() {
     let url = disk.url();
     let said = disk.puppet.ask(&format!("open {url}"));
     assert!(said.starts_with("error "), "{said}");
-    assert!(said.contains("cannot make the store"), "{said}");
+    assert!(said.contains("cannot create the store"), "{said}");
     assert!(said.contains("Read-only"), "{said}");
     assert_eq!(disk.puppet.ask(&format!("build {url}")), "built");
     disk.remount("rw");
