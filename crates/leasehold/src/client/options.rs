@@ -159,8 +159,9 @@ impl Options {
     }
 
     /// Makes a waiting call poll instead of waiting in line. It acquires the lock if one of its
-    /// attempts finds the lock free and the line empty. Default: off. Waiters stand in line, are
-    /// notified when their turn comes, and are served in the order of their arrival.
+    /// attempts finds the lock free and the line empty. Default: off. Without this option, waiters
+    /// stand in line, are notified when their turn comes, and are served in the order of their
+    /// arrival.
     #[must_use]
     pub fn barging(mut self) -> Self {
         self.barging = true;

@@ -90,3 +90,34 @@ fn describe(error: &rustls::pki_types::pem::Error) -> &'static str {
         _ => "it cannot be read",
     }
 }
+
+#[cfg(all(test, feature = "tls"))]
+mod tests {
+    use super::*;
+
+    /// A key on a single line, as in an environment variable without line breaks.
+    #[test]
+    fn errors_do_not_quote_a_private_key() {
+        let begin = "-----BEGIN PRIVATE KEY-----";
+        let end = "-----END PRIVATE KEY-----";
+        for key in [
+            format!("{begin}\nc2VjcmV0\n"),
+            format!("{begin}c2VjcmV0{end}"),
+            format!("{begin} c2VjcmV0"),
+            format!("{begin}\nc2VjcmV0!\n{end}\n"),
+        ] {
+            let certificate = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n";
+            let tls = Tls {
+                root: None,
+                client: Some((certificate.into(), key.clone().into())),
+            };
+            let text = tls.validate().expect_err(&key).to_string();
+            assert!(text.starts_with("the client key: invalid PEM: "), "{text}");
+            // As text, or as a list of bytes ("c2V").
+            assert!(
+                !text.contains("c2V") && !text.contains("99, 50, 86"),
+                "{text}"
+            );
+        }
+    }
+}

@@ -168,13 +168,13 @@ pub enum NodeError {
     #[error("authentication failed: wrong or missing user name or password")]
     WrongPassword,
     /// The server is a member of a Redis Cluster and does not serve this key.
-    #[error("the server is part of a Redis Cluster ({why}); a node must be a server of its own")]
+    #[error("the server is part of a Redis Cluster ({why}); use an independent server as a node")]
     Clustered {
         /// The server's message.
         why: String,
     },
     /// Two nodes are the same server, which would vote twice.
-    #[error("{one} and {other} are the same server; each node must be a server of its own")]
+    #[error("{one} and {other} are the same server; each node must be an independent server")]
     SameServer {
         /// The label of one node.
         one: String,
