@@ -1,7 +1,8 @@
-//! Distributed locks that are *leases*: taken for a time, renewed while the work runs,
-//! given back early when it ends, and fenced with a token that only grows. They live on
-//! one Redis (or Valkey) server, on a majority of N independent ones (Redlock), in a file
-//! for the processes of one machine, or in the memory of this process.
+//! Distributed locks that are *leases*: a lease expires unless the client renews it, and the client
+//! renews it while the work runs. Each lease has a fencing token that is larger than the tokens of
+//! all earlier leases of the name. Locks live on one Redis or Valkey server, on a majority of N
+//! independent servers (Redlock), in a file for the processes of one machine, or in the memory of
+//! this process.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -14,20 +15,25 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What you get, and what you must do
-//! *Without using the token*, there is at most one holder as long as clocks run at about
-//! the right speed, no server clock jumps, and the holder stops at its deadline
-//! ([`Lease::lost`] tells it to).
+//! # What is guaranteed
+//! *Without the token*, there is at most one holder at a time, as long as clocks run at about the
+//! right speed, no node's clock jumps, no node loses its memory without the restart guard
+//! ([`Builder::restart_guard`]), and the holder stops when [`Lease::lost`] resolves or
+//! [`Lease::is_valid`] is false.
 //!
-//! *With the token*, no update is ever lost, whatever clocks and pauses do: give
-//! [`Lease::token`] to the resource with every access, reads included, and let the
-//! resource refuse a token smaller than the largest it has seen.
+//! *With the token*, no update is lost, whatever the clocks of clients, pauses and the network do:
+//! pass [`Lease::token`] to the resource with every access, reads included, and let the resource
+//! refuse a token smaller than the largest that it has seen. This assumes that the clock of a node
+//! that lost its memory has not gone back since.
+//!
+//! The exact wording, the assumptions and the limits are in `docs/guarantees.md` of the repository.
 //!
 //! # Features
 //! | | default | |
 //! |---|---|---|
 //! | `redis` | yes | nodes on Redis and Valkey |
-//! | `local` | | the embedded store, `local:`, for the processes of one machine |
+//! | `local` | | the embedded store `local:`, for the processes of one machine (Unix); uses SQLite |
+//! | `bundled-sqlite` | yes | with `local`: SQLite is compiled into the program, which needs a C compiler. Without it, the system's SQLite is linked |
 //! | `tls` | | `rediss://`, with rustls |
 //! | `blocking` | | [`blocking`](crate#blocking), for programs without async |
 //! | `cancellation` | | `Lease::cancellation_token` |
@@ -65,7 +71,7 @@ pub use mutex::Mutex;
 pub use node::Sighting;
 pub use node::memory::MemoryNode;
 
-/// The examples of the README are compiled and run as tests.
+/// Compiles and runs the examples of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! A named lock that one holder has at a time.
+//! A named lock that at most one holder has at a time.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::client::options::{Options, Wait};
 use crate::lease::detached::Detached;
 use crate::lease::guard::Lease;
 
-/// A named lock that at most one holder has at a time. A cheap handle; make one where
+/// A named lock that at most one holder has at a time. This is a cheap handle: create one wherever
 /// it is needed.
 ///
-/// | | waits | when another holds it |
+/// | | waits | if another client holds the lock |
 /// |---|---|---|
-/// | [`lock`](Mutex::lock) | as [`Options::wait`] says, by default for ever | [`Error::TimedOut`], or [`Error::Held`] if it may not wait |
+/// | [`lock`](Mutex::lock) | as [`Options::wait`] says, by default forever | [`Error::TimedOut`], or [`Error::Held`] if the call may not wait |
 /// | [`try_lock`](Mutex::try_lock) | no | `Ok(None)` |
-/// | [`try_lock_for`](Mutex::try_lock_for) | at most that long | `Ok(None)` |
-/// | [`lock_timeout`](Mutex::lock_timeout) | at most that long | [`Error::TimedOut`] |
-/// | [`with`](Mutex::with) | as `lock` | as `lock` |
+/// | [`try_lock_for`](Mutex::try_lock_for) | at most `timeout` | `Ok(None)` |
+/// | [`lock_timeout`](Mutex::lock_timeout) | at most `timeout` | [`Error::TimedOut`] |
+/// | [`with`](Mutex::with) | like `lock` | like `lock` |
 #[derive(Clone)]
 pub struct Mutex {
     core: Arc<Core>,
@@ -40,7 +40,7 @@ impl Mutex {
         }
     }
 
-    /// This lock with other options.
+    /// Returns this lock with changed options.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -59,9 +59,9 @@ impl Mutex {
         self
     }
 
-    /// Takes the lock, waiting for it as [`Options::wait`] says (by default for ever).
+    /// Acquires the lock. Waits for it as [`Options::wait`] says, by default forever.
     ///
-    /// The future owns what it needs, so the mutex may be a temporary:
+    /// The future owns everything that it needs, so the mutex may be a temporary:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -76,25 +76,25 @@ impl Mutex {
     /// [`Error::Held`], [`Error::TimedOut`], [`Error::NoMajority`], [`Error::Invalid`],
     /// [`Error::ShutDown`], [`Error::RuntimeEnded`].
     ///
-    /// Cancel safety: if dropped, a claim that was sent is given back in the
-    /// background; at worst it ends with its TTL.
+    /// Cancel safety: if the future is dropped, the client releases the claim in the background. At
+    /// worst the claim expires after its TTL.
     pub fn lock(&self) -> impl Future<Output = Result<Lease, Error>> + Send + use<> {
         self.acquire(self.options.clone())
     }
 
-    /// Takes the lock if it is free. `Ok(None)` if another holds it.
+    /// Acquires the lock if it is free. Returns `Ok(None)` if another client holds it.
     ///
     /// # Errors
     /// [`Error::NoMajority`], [`Error::Invalid`], [`Error::ShutDown`], [`Error::RuntimeEnded`].
     ///
-    /// Cancel safety: as [`lock`](Mutex::lock).
+    /// Cancel safety: like [`lock`](Mutex::lock).
     pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>, Error>> + Send + use<> {
         let acquiring = self.acquire(self.options.clone().wait(Wait::No));
         async move { unless_held(acquiring.await) }
     }
 
-    /// Takes the lock, waiting for it at most `timeout`. `Ok(None)` if another held it all that
-    /// time.
+    /// Acquires the lock, and waits for it for at most `timeout`. Returns `Ok(None)` if another
+    /// client held it during all of that time.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -110,7 +110,7 @@ impl Mutex {
     /// # Errors
     /// [`Error::NoMajority`], [`Error::Invalid`], [`Error::ShutDown`], [`Error::RuntimeEnded`].
     ///
-    /// Cancel safety: as [`lock`](Mutex::lock).
+    /// Cancel safety: like [`lock`](Mutex::lock).
     pub fn try_lock_for(
         &self,
         timeout: Duration,
@@ -119,15 +119,15 @@ impl Mutex {
         async move { unless_held(acquiring.await) }
     }
 
-    /// Takes the lock, waiting for it at most `timeout`. The error says who held it;
-    /// [`try_lock_for`](Mutex::try_lock_for) is for callers to whom a held lock is no error.
-    /// [`Options::attempts`] does not cut the time short.
+    /// Acquires the lock, and waits for it for at most `timeout`. The error says which client held
+    /// it. If a held lock is not an error for the caller, use
+    /// [`try_lock_for`](Mutex::try_lock_for). [`Options::attempts`] does not shorten the wait.
     ///
     /// # Errors
     /// [`Error::TimedOut`], [`Error::NoMajority`], [`Error::Invalid`],
     /// [`Error::ShutDown`], [`Error::RuntimeEnded`].
     ///
-    /// Cancel safety: as [`lock`](Mutex::lock).
+    /// Cancel safety: like [`lock`](Mutex::lock).
     pub fn lock_timeout(
         &self,
         timeout: Duration,
@@ -135,9 +135,9 @@ impl Mutex {
         self.acquire(self.options.clone().wait(Wait::For(timeout)).attempts(None))
     }
 
-    /// Takes the lock, runs `work`, and gives the lock back. If the lease is lost on the
-    /// way, `work` is dropped where it stands and the error is [`Error::Lost`]. `work` is not
-    /// polled again after the lease's deadline, even if the process was stopped meanwhile.
+    /// Acquires the lock, runs `work`, and releases the lock. If the lease is lost in between,
+    /// `work` is dropped and the error is [`Error::Lost`]. `work` is not polled again after the
+    /// deadline of the lease, even if the process was stopped in between.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -153,8 +153,8 @@ impl Mutex {
     /// # Errors
     /// Those of [`lock`](Mutex::lock), and [`Error::Lost`].
     ///
-    /// Cancel safety: if dropped, `work` is dropped and the lease released in the
-    /// background.
+    /// Cancel safety: if the future is dropped, `work` is dropped and the client releases the lease
+    /// in the background.
     pub fn with<T, W>(&self, work: W) -> impl Future<Output = Result<T, Error>> + use<T, W>
     where
         W: AsyncFnOnce(&Lease) -> T,
@@ -167,16 +167,16 @@ impl Mutex {
                 () = lease.lost() => None,
                 value = work(&lease) => Some(value),
             };
-            // A result that came after the deadline was not protected by the lease.
+            // The lease did not protect a result that came after the deadline.
             lease.finish(done).await
         }
     }
 
-    /// A lease of this lock that was [detached](Lease::detach), by its owner value. Asks no
-    /// node: whether it is still held shows when it is extended or released.
+    /// Returns the lease of this lock that was [detached](Lease::detach) with this owner value.
+    /// Sends no request: whether the lease is still held turns out when it is extended or released.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an owner that is none of leasehold's.
+    /// [`Error::Invalid`] for an owner value that leasehold did not create.
     pub fn detached(&self, owner: &str) -> Result<Detached, Error> {
         let name = self.name.as_ref().map_err(Clone::clone)?;
         self.options.validate(self.core.constants.restart_guard)?;
@@ -189,7 +189,7 @@ impl Mutex {
         )?)
     }
 
-    /// Acquires with these options. The future owns all it needs.
+    /// Acquires the lock with these options. The future owns everything that it needs.
     fn acquire(
         &self,
         options: Options,
@@ -202,7 +202,7 @@ impl Mutex {
     }
 }
 
-/// `None` for a lock that another held for as long as the call could wait.
+/// Turns "another client held the lock for as long as the call could wait" into `None`.
 fn unless_held(acquired: Result<Lease, Error>) -> Result<Option<Lease>, Error> {
     match acquired {
         Ok(lease) => Ok(Some(lease)),
@@ -228,7 +228,7 @@ mod tests {
 
     use crate::Client;
 
-    /// The futures outlive the mutex that made them, and can be sent to another thread.
+    /// The futures outlive the mutex that created them, and can be sent to another thread.
     #[tokio::test]
     async fn futures_own_what_they_need() {
         fn owned<F: Future + Send + 'static>(future: F) -> F {

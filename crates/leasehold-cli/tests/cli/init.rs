@@ -57,7 +57,7 @@ fn a_deployment_grows_from_one_node_to_three() {
     assert!(refused.err.contains("init --replace"), "{}", refused.err);
     let run = three.run(&["run", "x", "-n", "--assume-fresh", "--", "true"]);
     assert_ne!(run.code, 0, "{}", run.err);
-    assert!(run.err.contains("belongs to the nodes"), "{}", run.err);
+    assert!(run.err.contains("set of nodes on record"), "{}", run.err);
     let done = three.run(&["init", "--replace", "--assume-fresh"]);
     assert_eq!(done.code, 0, "{}", done.err);
     assert_eq!(
@@ -69,7 +69,7 @@ fn a_deployment_grows_from_one_node_to_three() {
     three.ok(&["run", "x", "--", "true"]);
     let old = one.run(&["run", "x", "-n", "--", "true"]);
     assert_ne!(old.code, 0, "{}", old.err);
-    assert!(old.err.contains("belongs to the nodes"), "{}", old.err);
+    assert!(old.err.contains("set of nodes on record"), "{}", old.err);
 }
 
 #[test]

@@ -452,7 +452,7 @@ fn node_options_in_the_environment() {
         (
             "LEASEHOLD_TLS_CA",
             "empty.pem",
-            "--tls-ca: there is no certificate",
+            "--tls-ca: it contains no certificate",
         ),
         ("LEASEHOLD_TLS_CERT", "empty.pem", "--tls-key"),
         ("LEASEHOLD_TLS_KEY", "empty.pem", "--tls-cert"),

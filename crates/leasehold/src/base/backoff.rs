@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use crate::client::options::Options;
 
-/// The first pause: a lock held for a moment is asked for again soon.
+/// The first pause. It is short, because many locks are held only for a moment.
 const FIRST: Duration = Duration::from_millis(2);
 
-/// Pauses that double from 2 ms up to the longest, each shortened at random so that
-/// waiters do not ask in step. Never ends.
+/// Pauses that double from 2 ms up to the longest. Each is shortened at random, so that waiters do
+/// not send their requests at the same time. The iterator never ends.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -27,8 +27,8 @@ impl Backoff {
         }
     }
 
-    /// The time between two attempts of a call that counts them: the retry delay, lengthened at
-    /// random.
+    /// The time between two attempts of a call with a limited number of attempts: the retry delay,
+    /// lengthened at random.
     pub(crate) fn spacing(&mut self) -> Duration {
         let more = self.random.f64() * f64::from(self.jitter_percent) / 100.0;
         self.longest.mul_f64(1.0 + more)

@@ -1,9 +1,9 @@
 //! The only module that reads clocks or sleeps.
 //!
-//! Leases are timed on a clock that goes on while the machine is suspended
-//! (`CLOCK_BOOTTIME` on Linux): a laptop that slept through its lease must not
-//! wake up believing in it. [`std::time::Instant`] stops during suspend on
-//! Linux, so a lease's deadline is a [`Moment`] instead.
+//! Leases are timed by a clock that counts the time during which the machine is suspended
+//! (`CLOCK_BOOTTIME` on Linux): after a suspend that was longer than the lease, the holder must not
+//! take the lease for valid. [`std::time::Instant`] stops during suspend on Linux, so the deadline
+//! of a lease is a [`Moment`].
 
 use std::fmt;
 use std::future::Future;
@@ -12,12 +12,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The longest single sleep. Timers of the runtime stop during suspend, so a
-/// long one would wake late by the length of the suspend; slices bound that.
+/// The longest single sleep. Timers of the runtime stop during suspend, so a long sleep would end
+/// late by the length of the suspend. Sleeping in slices limits the delay.
 const SLEEP_SLICE: Duration = Duration::from_millis(500);
 
-/// A point on the local clock that counts suspend. Only meaningful on this
-/// machine, until its next boot.
+/// A point in time on the local clock that counts suspend. It has a meaning only on this machine,
+/// until the next boot.
 ///
 /// ```
 /// use leasehold::Moment;
@@ -35,14 +35,14 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// The present, on the system's boot-time clock.
+    /// The current time of the system's boot-time clock.
     #[must_use]
     pub fn now() -> Self {
         system::boot_time()
     }
 
-    /// The moment `since_origin` after the clock's origin (usually boot). For
-    /// implementations of [`TimeSource`].
+    /// Returns the moment `since_origin` after the origin of the clock, which is usually the boot.
+    /// For implementations of [`TimeSource`].
     #[must_use]
     pub fn from_origin(since_origin: Duration) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Moment {
         }
     }
 
-    /// How long after `earlier` this moment is; zero if it is not after it.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is not before it.
     #[must_use]
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))
@@ -76,7 +76,7 @@ impl Moment {
 impl Add<Duration> for Moment {
     type Output = Self;
 
-    /// Saturates: no duration can wrap a deadline round to the past.
+    /// Saturates, so that a long duration cannot wrap a deadline around into the past.
     fn add(self, by: Duration) -> Self {
         Self {
             nanos: self.nanos.saturating_add(nanos(by)),
@@ -94,7 +94,7 @@ fn nanos(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Where time comes from. Implement it to run leasehold on simulated time.
+/// A source of time. Implement it to run leasehold on simulated time.
 ///
 /// ```
 /// use leasehold::{Moment, TimeSource};
@@ -113,23 +113,23 @@ fn nanos(of: Duration) -> u64 {
 /// }
 /// ```
 pub trait TimeSource: Send + Sync + 'static {
-    /// The present on a clock that never goes back and counts suspend.
+    /// Returns the current time of a clock that never goes back and counts suspend.
     fn now(&self) -> Moment;
-    /// Wall-clock time, in microseconds since 1970. May jump; tokens are
-    /// proposed from it, and nothing that must be safe depends on it.
+    /// Returns the wall-clock time, in microseconds since 1970. It may jump: clients propose tokens
+    /// from it, and no guarantee depends on it.
     fn unix_us(&self) -> u64;
 
-    /// Sleeps for so long. Default: a timer of the `tokio` runtime. A simulation gives the
-    /// timers of its processes here, which run at their own speed and stand still while
-    /// their process does. One that fires late is noticed: the clock is looked at again.
+    /// Sleeps for `duration`. By default this is a timer of the `tokio` runtime. A simulation can
+    /// use the timers of its simulated processes here, which run at their own speed and stop with
+    /// their process. A timer that fires late does no harm: callers read the clock again.
     ///
-    /// Cancel safety: must leave nothing behind.
+    /// Cancel safety: dropping the future must have no effect.
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(tokio::time::sleep(duration))
     }
 }
 
-/// A cheap handle on a [`TimeSource`]; the system's by default.
+/// A cheap handle for a [`TimeSource`]. The default is the system's clocks.
 #[derive(Clone, Default)]
 pub(crate) struct Clock {
     source: Option<Arc<dyn TimeSource>>,
@@ -158,7 +158,7 @@ impl Clock {
 
     /// Sleeps until `moment` by this clock.
     ///
-    /// Cancel safety: leaves nothing behind.
+    /// Cancel safety: dropping the future has no effect.
     pub(crate) async fn sleep_until(&self, moment: Moment) {
         loop {
             let left = moment.saturating_duration_since(self.now());
@@ -173,11 +173,11 @@ impl Clock {
         }
     }
 
-    /// Sleeps until `moment` on a single timer, which stands still while the machine is
-    /// suspended. For callers that read the clock themselves whenever they are polled. Never
-    /// returns outside of a `tokio` runtime, which has the timers.
+    /// Sleeps until `moment` with a single timer, which stops while the machine is suspended. For
+    /// callers that read the clock themselves whenever they are polled. Outside of a `tokio`
+    /// runtime there are no timers, and this never returns.
     ///
-    /// Cancel safety: leaves nothing behind.
+    /// Cancel safety: dropping the future has no effect.
     pub(crate) async fn timer_at(&self, moment: Moment) {
         let left = moment.saturating_duration_since(self.now());
         match &self.source {
@@ -209,14 +209,14 @@ mod system {
     #[cfg(unix)]
     pub(super) fn boot_time() -> Moment {
         use rustix::time::{ClockId, clock_gettime};
-        // Elsewhere than on Linux, `Monotonic` is the clock that comes nearest.
+        // On systems other than Linux, `Monotonic` is the closest clock.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         const CLOCK: ClockId = ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         const CLOCK: ClockId = ClockId::Monotonic;
 
         let time = clock_gettime(CLOCK);
-        #[allow(clippy::unnecessary_cast)] // the fields' width differs by platform
+        #[allow(clippy::unnecessary_cast)] // the width of the fields differs by platform
         Moment::from_origin(Duration::new(
             u64::try_from(time.tv_sec as i64).unwrap_or(0),
             u32::try_from(time.tv_nsec as i64).unwrap_or(0),

@@ -1,6 +1,6 @@
-//! Outcomes that are not a lease. Five different things, never confused: held by
-//! another, timed out while waiting, no majority reachable, lost while held, and
-//! bad input; each with the story of every node, and no secret in any of them.
+//! Errors. Five outcomes are kept apart: held by another client, timed out while waiting, no
+//! majority, lost while held, and invalid input. Errors about nodes contain the answer of each
+//! node. No error contains a secret.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,48 +12,48 @@ use crate::base::name::Name;
 use crate::lease::state::Loss;
 use crate::node::{NodeError, Vote};
 
-/// Why an operation did not give a lease.
+/// Why an operation failed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else holds the lock, and the options say not to wait
-    /// ([`Wait::No`](crate::Wait::No)) or to stop after so many attempts.
+    /// Another client holds the lock, and the options say not to wait
+    /// ([`Wait::No`](crate::Wait::No)) or to stop after a number of attempts
+    /// ([`Options::attempts`](crate::Options::attempts)).
     #[error("{}{}", .0.gave_up(), .0.held())]
     Held(Box<Refusal>),
-    /// The time to wait ran out while somebody else held the lock.
+    /// Another client held the lock until the time to wait was over.
     #[error("timed out after {waited:?}: {}", .refusal.held())]
     TimedOut {
         /// How long the call waited.
         waited: Duration,
-        /// What the last attempt was told.
+        /// What the nodes answered to the last attempt.
         refusal: Box<Refusal>,
     },
-    /// So many nodes did not vote that no majority could be reached: an outage,
-    /// not contention.
+    /// Too few nodes voted for a majority. This is an outage, not contention.
     #[error("{}{}", .0.gave_up(), .0.no_majority())]
     NoMajority(Box<Refusal>),
-    /// The lease was lost while it was held: its deadline passed without a
-    /// renewal, or a majority of nodes said that it is over.
+    /// The lease was lost while it was held: its deadline passed without a renewal, or a majority
+    /// of nodes answered that it has ended.
     #[error("the lease on `{name}` (token {token}) was lost: {why}{}", nodes_text(.nodes))]
     Lost {
         /// The lock's name.
         name: Name,
         /// The token of the lease that was lost.
         token: u64,
-        /// Why.
+        /// Why it was lost.
         why: Loss,
-        /// What each node said to the last renewal. Empty if there was none.
+        /// What each node answered to the last renewal. Empty if there was no renewal.
         nodes: Vec<NodeReport>,
     },
-    /// An argument, option or URL that cannot work, or a node that refuses this client for good.
-    /// No lock was asked for.
+    /// An invalid argument, option or URL, or a node that refuses this client permanently. No lock
+    /// was requested.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The client was shut down.
     #[error("the client was shut down")]
     ShutDown,
-    /// The `tokio` runtime on which the client was created has shut down. With it ended the
-    /// tasks that talk to the nodes and renew leases.
+    /// The `tokio` runtime on which the client was created has shut down, and with it the tasks
+    /// that talk to the nodes and renew leases.
     #[error(
         "the runtime that this client was created on has shut down; create the client inside \
          the runtime that uses it"
@@ -62,7 +62,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What each node said, where nodes were asked.
+    /// Returns what each node answered. Empty for errors that are not about nodes.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -89,7 +89,7 @@ impl Error {
 }
 
 impl Error {
-    /// Who holds the lock instead, by the first node that said so.
+    /// Returns the holder of the lock, as reported by the first node that named one.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -115,7 +115,7 @@ fn holder(nodes: &[NodeReport]) -> Option<&Holder> {
     })
 }
 
-/// What each node said, at the end of a message.
+/// The answers of the nodes, as the end of a message.
 fn nodes_text(nodes: &[NodeReport]) -> String {
     if nodes.is_empty() {
         return String::new();
@@ -124,31 +124,32 @@ fn nodes_text(nodes: &[NodeReport]) -> String {
     format!(" [{}]", reports.join("; "))
 }
 
-/// An attempt that was refused, and the story of every node.
+/// A refused attempt, with the answer of each node.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Refusal {
-    /// The lock's name; `None` if the nodes were asked about no lock in particular
-    /// ([`Client::ready`](crate::Client::ready), [`Client::inspect_all`](crate::Client::inspect_all)).
+    /// The lock's name. `None` if the request was not about one lock
+    /// ([`Client::ready`](crate::Client::ready),
+    /// [`Client::inspect_all`](crate::Client::inspect_all)).
     pub name: Option<Name>,
-    /// How many attempts the call had made, if [`Options::attempts`](crate::Options::attempts)
-    /// limits them.
+    /// How many attempts the call made, if [`Options::attempts`](crate::Options::attempts) limits
+    /// them.
     pub attempts: Option<u32>,
-    /// How many nodes had to grant it.
+    /// How many nodes are a majority.
     pub majority: usize,
-    /// What each node said, in the order of the client's nodes.
+    /// What each node answered, in the order of the client's nodes.
     pub nodes: Vec<NodeReport>,
 }
 
 impl Refusal {
-    /// Who holds the lock, by the first node that told.
+    /// Returns the holder of the lock, as reported by the first node that named one.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         holder(&self.nodes)
     }
 
-    /// When the lock runs out if nobody renews it: the shortest time that a node
-    /// told. `None` if no node told, or if the lock has no TTL.
+    /// Returns the time until the lock expires unless it is renewed: the shortest time that a node
+    /// reported. `None` if no node reported one, or if the lock has no TTL.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.nodes
@@ -160,8 +161,8 @@ impl Refusal {
             .min()
     }
 
-    /// How many stand in line before the one that was refused: the most that a node told.
-    /// `None` unless it stands in line on a majority of nodes.
+    /// Returns how many waiters are ahead of the refused claim: the largest number that a node
+    /// reported. `None` unless the claim waits in line on a majority of nodes.
     #[must_use]
     pub fn place(&self) -> Option<u32> {
         let places = self.nodes.iter().filter_map(|report| match &report.story {
@@ -190,7 +191,10 @@ impl Refusal {
             None => format!("`{name}` is contended"),
         };
         if let Some(remaining) = self.remaining() {
-            text += &format!(", {remaining:.1?} left");
+            text += &format!("; expires in {remaining:.1?}");
+            if !self.holder().is_some_and(|holder| holder.kept) {
+                text += " unless renewed";
+            }
         }
         text + &nodes_text(&self.nodes)
     }
@@ -207,13 +211,13 @@ impl Refusal {
     }
 }
 
-/// What one node said.
+/// What one node answered.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeReport {
     /// The node, without credentials.
     pub node: String,
-    /// What happened there.
+    /// What the node answered, or why it did not.
     pub story: Story,
 }
 
@@ -223,23 +227,23 @@ impl fmt::Display for NodeReport {
     }
 }
 
-/// What happened at one node.
+/// What one node answered, or why it did not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Story {
-    /// It had not answered when the outcome was decided.
+    /// The node had not answered when the outcome was decided.
     Pending,
-    /// It can be asked ([`Client::ready`](crate::Client::ready)).
+    /// The client is connected to the node ([`Client::ready`](crate::Client::ready)).
     Connected,
-    /// It answered.
+    /// The node voted.
     Voted(Vote),
-    /// It could not be asked, did not answer in time, or failed. Whether the
-    /// request took effect is unknown.
+    /// The request could not be sent, was not answered in time, or failed. Unless
+    /// [`NodeError::had_no_effect`] is true, it may have taken effect.
     Failed(NodeError),
 }
 
 impl Story {
-    /// Whether the request certainly left nothing at the node: it was refused there
-    /// (and each request takes effect once), or never sent.
+    /// Whether the request certainly had no effect on the node: the node refused it (and each
+    /// request takes effect at most once), or it was never sent.
     pub(crate) fn rules_out_effect(&self) -> bool {
         match self {
             Self::Pending | Self::Connected => false,
@@ -260,13 +264,13 @@ impl fmt::Display for Story {
     }
 }
 
-/// What a client needs for TLS. See [`Invalid::Tls`].
+/// A certificate or key that a client uses for TLS. See [`Invalid::Tls`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TlsPart {
     /// The certificate authority of the nodes.
     RootCertificate,
-    /// The certificate that the client shows to the nodes.
+    /// The certificate that the client presents to the nodes.
     ClientCertificate,
     /// The key of that certificate.
     ClientKey,
@@ -282,85 +286,86 @@ impl fmt::Display for TlsPart {
     }
 }
 
-/// Input that cannot work, with what would.
+/// Invalid input. The message says what is valid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Invalid {
     /// A name that is empty or too long.
     #[error("a lock's name must be 1 to {max} bytes long, not {len}", max = Name::MAX_LEN)]
     Name {
-        /// Its length in bytes.
+        /// The length in bytes.
         len: usize,
     },
-    /// A name that the side keys on a server could have.
-    #[error("a lock's name must not begin with `leasehold:`, as the side keys on a server do")]
+    /// A name that begins like the keys that leasehold keeps for itself.
+    #[error("a lock's name must not begin with `leasehold:`, which is reserved")]
     ReservedName,
-    /// A duration outside of what its option allows.
+    /// A duration outside of the range of its option.
     #[error("{option} must be between {min:?} and {max:?}, not {value:?}")]
     Duration {
         /// The option.
         option: &'static str,
-        /// What was given.
+        /// The invalid value.
         value: Duration,
-        /// The least it may be.
+        /// The smallest valid value.
         min: Duration,
-        /// The most it may be.
+        /// The largest valid value.
         max: Duration,
     },
-    /// A TTL longer than the restart guard protects.
+    /// A TTL that is longer than the restart guard.
     #[error(
         "a ttl of {ttl:?} is longer than the restart guard of {guard:?}: a restarted node could \
-         vote while such a lease still runs; set `restart_guard` to {ttl:?} or more (on every \
+         vote while such a lease is still valid; set `restart_guard` to {ttl:?} or more (on every \
          client), or use a shorter ttl with renewal"
     )]
     TtlBeyondGuard {
-        /// The TTL asked for.
+        /// The requested TTL.
         ttl: Duration,
-        /// The guard's length.
+        /// The length of the guard.
         guard: Duration,
     },
-    /// A number outside of what its option allows.
+    /// A number outside of the range of its option.
     #[error("{option} must be between {min} and {max}, not {value}")]
     Number {
         /// The option.
         option: &'static str,
-        /// What was given.
+        /// The invalid value.
         value: u64,
-        /// The least it may be.
+        /// The smallest valid value.
         min: u64,
-        /// The most it may be.
+        /// The largest valid value.
         max: u64,
     },
     /// A label that is too long or has control characters.
     #[error("a label must be at most {max} bytes without control characters", max = crate::client::options::MAX_LABEL)]
     Label,
-    /// An owner value that leasehold did not make.
+    /// An owner value that leasehold did not create.
     #[error(
-        "not an owner value: give the whole text that `detach` (or `leasehold acquire`) gave, \
-         which begins with 40 hex digits and the token"
+        "invalid owner value: it must be the complete text from `Detached::owner` (or from \
+         `leasehold acquire`), which begins with 40 hex digits and the token"
     )]
     Owner,
-    /// No node was given.
-    #[error("no nodes were given; add at least one with `node(\"redis://host:6379\")`")]
+    /// The client has no nodes.
+    #[error("no nodes: add at least one with `node(\"redis://host:6379\")`")]
     NoNodes,
     /// A certificate or key (PEM) that cannot be used.
     #[error("{what}: {why}")]
     Tls {
-        /// Which of those that were given.
+        /// Which certificate or key.
         what: TlsPart,
-        /// What is wrong with it.
+        /// What is wrong.
         why: String,
     },
-    /// A node's URL that cannot be used. The URL is not shown: it may hold a password.
+    /// The URL of a node is invalid. The error does not contain the URL, which may contain a
+    /// password.
     #[error("node {index}: {why}")]
     NodeUrl {
         /// Which node, counted from 1.
         index: usize,
-        /// What is wrong, and what would be right.
+        /// What is wrong, and what is valid.
         why: String,
     },
-    /// A node that refuses this client for good: a wrong password, missing
-    /// permissions, the same server twice, other constants than other clients'.
+    /// A node refuses this client permanently: a wrong password, missing permissions, the same
+    /// server twice, or other constants than those of other clients.
     #[error("node {node}: {error}")]
     Node {
         /// The node, without credentials.

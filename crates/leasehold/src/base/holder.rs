@@ -1,8 +1,8 @@
-//! Who holds a lock: the value at the lock's key, written and read back.
+//! The holder of a lock, as the value at the lock's key describes it.
 //!
-//! The value is `secret:token:pid@host:label`. The secret is 20 random bytes as
-//! hex, new for every attempt; it alone proves ownership and is never shown.
-//! The rest is there so that people can see who holds a lock.
+//! The value is `secret:token:pid@host:label`. The secret is 20 random bytes as hex, new for every
+//! attempt. It alone proves ownership and is never shown. The other parts let people see which
+//! process holds a lock.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -13,14 +13,14 @@ use crate::planted;
 
 const SECRET_BYTES: usize = 20;
 const SECRET_CHARS: usize = SECRET_BYTES * 2;
-/// What replaces the secret of a lock that is kept for its `min_hold` after its
-/// release: nobody owns it any more, so nobody can extend or release it.
+/// Replaces the secret of a lock that `min_hold` keeps taken after its release. Such a lock has no
+/// owner, so no client can extend or release it.
 const KEPT: &[u8] = b"kept";
 
-/// Who holds a lock, as far as the value on the server tells.
+/// The holder of a lock, as far as the value on the server describes it.
 ///
-/// A value that another library wrote carries no such information; it is
-/// respected as an owner like any other, and shown as unknown.
+/// A value that another library wrote has none of these parts. It is the owner of the lock like any
+/// other value, and is shown as unknown.
 ///
 /// ```
 /// use leasehold::Holder;
@@ -28,39 +28,40 @@ const KEPT: &[u8] = b"kept";
 /// let value = b"00112233445566778899aabbccddeeff00112233:1794780664497528:4711@web-1:nightly";
 /// let holder = Holder::parse(value);
 /// assert_eq!(holder.token, Some(1_794_780_664_497_528));
-/// assert_eq!(holder.to_string(), "pid 4711 on web-1 (nightly), token 1794780664497528");
+/// assert_eq!(holder.to_string(), "web-1 pid 4711 (nightly), token 1794780664497528");
 /// assert_eq!(Holder::parse(b"of another library").to_string(), "another owner");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Holder {
-    /// A short name for the holder's claim, as [`Sighting::owner_id`](crate::Sighting::owner_id):
-    /// no other claim has it, on whatever lock and nodes. `None` once the lock is only kept.
+    /// A short id of the holder's claim, the same as
+    /// [`Sighting::owner_id`](crate::Sighting::owner_id). No other claim has it, on any lock or
+    /// node. `None` if the lock was released and `min_hold` keeps it taken.
     pub owner_id: Option<String>,
-    /// The fencing token of the holder's lease; 0 if it has none.
+    /// The fencing token of the holder's lease; 0 if the lease has none.
     pub token: Option<u64>,
     /// The holder's host name.
     pub host: Option<String>,
     /// The holder's process id.
     pub pid: Option<u32>,
-    /// The label that the holder gave itself ([`Options::label`](crate::Options::label)).
+    /// The label that the holder set ([`Options::label`](crate::Options::label)).
     pub label: Option<String>,
-    /// The holder has released the lock, and `min_hold` keeps it taken.
+    /// Whether the holder has released the lock and `min_hold` keeps it taken.
     pub kept: bool,
 }
 
 impl Holder {
-    /// Reads what a lock's value says about its owner. Accepts any bytes.
+    /// Parses the value of a lock. Accepts any bytes.
     #[must_use]
     pub fn parse(value: &[u8]) -> Self {
         Self::parse_ours(value).unwrap_or_default()
     }
 
-    /// About when the holder asked for the lock: tokens are microseconds since 1970, by the
-    /// holder's clock. A holder that waited in line was granted the lock later than this: see
-    /// [`Sighting::since`](crate::Sighting::since). Never in the future: in the first seconds after
-    /// a server's start, tokens are ahead of the clock by up to the allowed skew, and this is the
-    /// present time.
+    /// Returns about when the holder requested the lock: a token is a time in microseconds since
+    /// 1970, by the holder's clock. A holder that waited in line was granted the lock later: see
+    /// [`Sighting::since`](crate::Sighting::since). The result is never in the future: in the first
+    /// seconds after a server has started, tokens are ahead of the clock by up to the allowed skew,
+    /// and then this is the current time.
     ///
     /// ```
     /// use leasehold::Holder;
@@ -104,9 +105,9 @@ impl fmt::Display for Holder {
             return f.write_str("another owner");
         };
         if self.kept {
-            f.write_str("nobody any more, kept for min_hold by ")?;
+            f.write_str("min_hold of ")?;
         }
-        write!(f, "pid {pid} on {host}")?;
+        write!(f, "{host} pid {pid}")?;
         if let Some(label) = &self.label {
             write!(f, " ({label})")?;
         }
@@ -117,14 +118,14 @@ impl fmt::Display for Holder {
     }
 }
 
-/// A new owner value for one attempt.
+/// Creates the owner value of one attempt.
 ///
-/// Rule: a new random value for **every attempt**. With a value per client or
-/// per object, a delayed release of an earlier attempt frees a later lock.
+/// Rule: **every attempt** has a new random value. With one value per client or per object, a
+/// delayed release of an earlier attempt would release a later lock.
 pub(crate) fn new_owner(token: u64, label: &str) -> Box<[u8]> {
     let mut secret = [0; SECRET_BYTES];
-    getrandom::fill(&mut secret).expect("the operating system has no randomness to give");
-    // Planted bug: nothing but the label tells one value from another.
+    getrandom::fill(&mut secret).expect("the operating system provides random numbers");
+    // Planted bug: values differ only in their labels.
     let (secret, token) = match planted::on(planted::Bug::OwnerPerClient) {
         false => (secret, token),
         true => ([0; SECRET_BYTES], 0),
@@ -143,8 +144,8 @@ pub(crate) fn new_owner(token: u64, label: &str) -> Box<[u8]> {
     value.into_boxed_slice()
 }
 
-/// The token in an owner value of ours; `None` for the values of others, and for one that
-/// nobody owns any more.
+/// Returns the token in an owner value of leasehold. `None` for values of other libraries, and for
+/// locks that `min_hold` keeps.
 pub(crate) fn owned_token(value: &[u8]) -> Option<u64> {
     let (secret, rest) = value.split_at_checked(SECRET_CHARS)?;
     let digits = rest.strip_prefix(b":")?.split(|&b| b == b':').next()?;
@@ -153,8 +154,8 @@ pub(crate) fn owned_token(value: &[u8]) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// A short name for an owner value, which tells owners apart and keeps the secret: 48 bits
-/// of a hash of it (FNV-1a) cannot be turned back into its 160 random ones.
+/// Returns a short id that distinguishes owner values without revealing the secret: 48 bits of a
+/// hash (FNV-1a), from which the 160 random bits cannot be restored.
 pub(crate) fn owner_id(value: &[u8]) -> String {
     let hash = value.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -162,7 +163,7 @@ pub(crate) fn owner_id(value: &[u8]) -> String {
     format!("{:012x}", (hash ^ hash >> 48) & 0xffff_ffff_ffff)
 }
 
-/// The same value without the secret, for a lock that `min_hold` keeps.
+/// Returns the value without the secret, for a lock that `min_hold` keeps.
 pub(crate) fn kept_value(owner: &[u8]) -> Vec<u8> {
     let public = owner.get(SECRET_CHARS..).unwrap_or_default();
     [KEPT, public].concat()
@@ -198,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_lock_is_held_since_a_time_to_come() {
+    fn since_is_never_in_the_future() {
         let ahead = SystemTime::now() + Duration::from_secs(3600);
         let token = ahead.duration_since(UNIX_EPOCH).unwrap().as_micros();
         let holder = Holder::parse(&new_owner(u64::try_from(token).unwrap(), ""));
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_reads_back_without_its_secret() {
+    fn parsing_a_value_does_not_reveal_its_secret() {
         let value = new_owner(1_763_000_000_000_000, "nightly: backup");
         let holder = Holder::parse(&value);
         assert_eq!(holder.token, Some(1_763_000_000_000_000));
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_value_has_lost_its_secret() {
+    fn a_kept_value_has_no_secret() {
         let value = new_owner(7, "x");
         let kept = kept_value(&value);
         assert!(!kept.windows(8).any(|w| w == &value[..8]));

@@ -1,4 +1,4 @@
-//! What everything else is made of. Nothing here knows a node.
+//! Types that all other modules use. Nothing here knows about nodes.
 
 pub(crate) mod backoff;
 pub(crate) mod clock;

@@ -1,4 +1,4 @@
-//! The name of a lock: any bytes, bounded, shown escaped.
+//! The name of a lock: bytes of any value, of limited length, escaped when shown.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use crate::base::error::Invalid;
 
 /// The name of a lock: 1 to 1024 bytes of any value.
 ///
-/// On Redis the lock is a plain string at exactly this key, which is what other
-/// libraries use too. Shown with non-printable bytes escaped.
+/// On Redis the lock is a plain string at exactly this key, as with other libraries. `Display`
+/// escapes bytes that are not printable.
 ///
 /// ```
 /// use leasehold::Name;
@@ -26,11 +26,12 @@ impl Name {
     /// The longest name, in bytes.
     pub const MAX_LEN: usize = 1024;
 
-    /// Checks the length and takes a copy of the bytes.
+    /// Checks the length and copies the bytes.
     ///
     /// # Errors
-    /// [`Invalid::Name`] if `bytes` is empty or longer than [`Name::MAX_LEN`],
-    /// [`Invalid::ReservedName`] if it begins with `leasehold:`, as the side keys do.
+    /// [`Invalid::Name`] if `bytes` is empty or longer than [`Name::MAX_LEN`].
+    /// [`Invalid::ReservedName`] if it begins with `leasehold:`, like the keys that leasehold keeps
+    /// for itself.
     pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, Invalid> {
         let bytes = bytes.as_ref();
         if bytes.is_empty() || bytes.len() > Self::MAX_LEN {
@@ -42,7 +43,7 @@ impl Name {
         Ok(Self(bytes.into()))
     }
 
-    /// With a prefix, which does not count for the length.
+    /// Adds a prefix, which does not count towards the length.
     pub(crate) fn prefixed(&self, prefix: &[u8]) -> Result<Self, Invalid> {
         let bytes = [prefix, &self.0].concat();
         match bytes.starts_with(b"leasehold:") {
@@ -51,7 +52,7 @@ impl Name {
         }
     }
 
-    /// The name under a prefix that this key has there; `None` if it is no such key.
+    /// Removes the prefix from a key. `None` if the key does not have it.
     pub(crate) fn without_prefix(&self, prefix: &[u8]) -> Option<Self> {
         match prefix {
             [] => Some(self.clone()),
@@ -84,8 +85,8 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Writes bytes so that they can neither break a line nor move a cursor:
-/// printable UTF-8 as it is, everything else escaped.
+/// Writes bytes so that they can neither break a line nor move the cursor: printable UTF-8
+/// unchanged, everything else escaped.
 pub(crate) fn escape(bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
@@ -102,8 +103,8 @@ pub(crate) fn escape(bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
     Ok(())
 }
 
-/// Text from outside (a server's message, a foreign holder's value), escaped
-/// and cut to a length that fits in an error message.
+/// Text from outside (a message of a server, a value of another library), escaped and cut to a
+/// length that fits into an error message.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     const MAX: usize = 200;
     let mut text = String::new();

@@ -1,7 +1,7 @@
-//! The same for programs without async: the same names, and calls that block.
+//! The blocking API, for programs without async. It has the same names as the async API.
 //!
-//! A background thread of the client's own does the I/O and the renewal, so leases are
-//! kept while the program computes.
+//! Each client has a background thread, which does the I/O and renews leases while the program
+//! computes.
 //!
 //! ```
 //! use leasehold::blocking::Client;
@@ -13,17 +13,17 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! Every method of the async API is here, under the same name:
+//! It has every method of the async API, under the same name:
 //!
 //! | | |
 //! |---|---|
 //! | [`Client`] | [`connect`](Client::connect), [`build`](Client::build), `init` and `init_replacing` take a [`Builder`]; `in_memory`, `mutex`, `ready`, `shutdown`, `inspect`, `inspect_all`, `break_lock`, `frees_the_locks_of_the_dead` |
 //! | [`Mutex`] | `with_options`, `lock`, `try_lock`, `try_lock_for`, `lock_timeout`, `with`, `detached` |
-//! | [`Lease`] | `token`, `name`, `key`, `deadline`, `remaining`, `is_valid`, `loss`, `extend`, `release`, `release_keeping`, `detach`, `bind_to_processes`, `cancellation_token`; [`lost`](Lease::lost) has a timeout |
+//! | [`Lease`] | `token`, `owner_id`, `name`, `key`, `deadline`, `remaining`, `is_valid`, `loss`, `extend`, `release`, `release_keeping`, `detach`, `bind_to_processes`, `cancellation_token`; [`lost`](Lease::lost) has a timeout |
 //! | [`Detached`] | `owner`, `token`, `name`, `key`, `extend`, `release` |
 //!
-//! Must not be used inside of an async runtime: these calls block the thread, and a
-//! runtime's thread panics when it is blocked like this.
+//! Do not use it inside of an async runtime: its calls block the thread, and they panic on a thread
+//! of a runtime.
 
 use std::fmt;
 use std::future::Future;
@@ -34,7 +34,7 @@ use tokio::runtime::{Handle, Runtime};
 
 use crate::{Builder, Error, Inspection, Listing, Loss, Moment, Name, Options, Released};
 
-/// The background thread. Ends, without waiting for anything, with its last handle.
+/// The background thread. It ends with its last handle, without waiting for anything.
 struct Background {
     runtime: Option<Runtime>,
 }
@@ -46,7 +46,7 @@ impl Background {
             .thread_name("leasehold")
             .enable_all()
             .build()
-            .expect("a background thread can be started");
+            .expect("the background thread can be started");
         let runtime = Some(runtime);
         Arc::new(Self { runtime })
     }
@@ -54,7 +54,7 @@ impl Background {
     fn handle(&self) -> &Handle {
         self.runtime
             .as_ref()
-            .expect("it is there until dropped")
+            .expect("present until dropped")
             .handle()
     }
 
@@ -66,7 +66,7 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // May be dropped anywhere, also where blocking is not allowed.
+            // Must not block: the last handle may be dropped inside of a runtime.
             runtime.shutdown_background();
         }
     }
@@ -80,8 +80,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Makes the client that `builder` describes and waits until its nodes have been
-    /// reached; see [`Builder::connect`].
+    /// Creates the client that `builder` configures and waits until a majority of its nodes is
+    /// connected; see [`Builder::connect`].
     ///
     /// ```no_run
     /// let builder = leasehold::Client::builder().node("redis://localhost");
@@ -97,7 +97,7 @@ impl Client {
         Ok(Self { inner, background })
     }
 
-    /// Makes the client that `builder` describes without waiting; see [`Builder::build`].
+    /// Creates the client that `builder` configures without waiting; see [`Builder::build`].
     ///
     /// # Errors
     /// Those of [`Builder::build`].
@@ -107,7 +107,7 @@ impl Client {
         Ok(Self { inner, background })
     }
 
-    /// Records the nodes that `builder` describes as a set; see [`Builder::init`].
+    /// Records the nodes of `builder` as a set; see [`Builder::init`].
     ///
     /// ```no_run
     /// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
@@ -122,8 +122,7 @@ impl Client {
         Background::start().block_on(builder.init())
     }
 
-    /// Records the nodes that `builder` describes in place of others; see
-    /// [`Builder::init_replacing`].
+    /// Records the nodes of `builder` in place of others; see [`Builder::init_replacing`].
     ///
     /// # Errors
     /// Those of [`Builder::init_replacing`].
@@ -197,8 +196,8 @@ impl Client {
         self.inner.frees_the_locks_of_the_dead()
     }
 
-    /// See [`crate::Client::shutdown`]. Without it, what was dropped just before the
-    /// program ends may stay locked until its TTL.
+    /// See [`crate::Client::shutdown`]. Without this call, locks that were released just before the
+    /// program ends may stay taken until their TTL is over.
     pub fn shutdown(&self, grace: Duration) -> usize {
         self.background.block_on(self.inner.shutdown(grace))
     }
@@ -261,9 +260,9 @@ impl Mutex {
         Ok(self.lease(lease))
     }
 
-    /// Takes the lock, runs `work`, and gives the lock back. A closure cannot be stopped
-    /// from outside: one that takes long looks at [`Lease::is_valid`] now and then. If
-    /// the lease was lost on the way, the error is [`Error::Lost`].
+    /// Acquires the lock, runs `work`, and releases the lock. A closure cannot be stopped from
+    /// outside, so a long one should check [`Lease::is_valid`] from time to time. If the lease was
+    /// lost in between, the error is [`Error::Lost`].
     ///
     /// # Errors
     /// Those of [`lock`](Mutex::lock), and [`Error::Lost`].
@@ -301,11 +300,11 @@ impl fmt::Debug for Mutex {
 
 /// A blocking [`crate::Lease`]. Released when dropped.
 ///
-/// Dropping it waits for the release, at most the node timeout, unless it is dropped inside
-/// of an async runtime.
+/// Dropping it waits for the release, at most the node timeout, unless it is dropped inside of an
+/// async runtime.
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
-    /// There until dropped or released.
+    /// `None` after the lease was dropped or released.
     inner: Option<crate::Lease>,
     background: Arc<Background>,
 }
@@ -353,7 +352,7 @@ impl Lease {
         self.lease().is_valid()
     }
 
-    /// Blocks until the lease is lost, at most `timeout`; whether it is. See
+    /// Blocks until the lease is lost, at most `timeout`. Returns whether it is lost. See
     /// [`crate::Lease::lost`].
     #[must_use]
     pub fn lost(&self, timeout: Duration) -> bool {
@@ -418,20 +417,21 @@ impl Lease {
         self.background.block_on(inner.release_keeping(period))
     }
 
-    /// The lease itself; this is not used any more.
+    /// Takes the lease out of the guard, which is not used any more.
     fn take(&mut self) -> crate::Lease {
-        self.inner.take().expect("it is there until released")
+        self.inner.take().expect("present until released")
     }
 
     fn lease(&self) -> &crate::Lease {
-        self.inner.as_ref().expect("it is there until released")
+        self.inner.as_ref().expect("present until released")
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // The background thread may end with this handle: what it had not sent by then
-        // would stay locked. Where blocking is not allowed, the janitor does its best.
+        // The background thread may end with this handle, and locks whose release it had not sent
+        // would stay taken until their TTL is over. Where blocking is not allowed, the janitor may
+        // still send the release.
         if let Some(lease) = self.inner.take()
             && Handle::try_current().is_err()
         {

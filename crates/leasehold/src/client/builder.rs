@@ -1,4 +1,4 @@
-//! The description of a client.
+//! The builder of clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::node::rules::Constants;
 use crate::node::{Node, NodeSettings, Tls, VERIFY_AFTER};
 use crate::quorum::NodeSet;
 
-/// Describes a client: its nodes, what all clients of these nodes must agree on, and
-/// the defaults of its leases. Made by [`Client::builder`].
+/// Configures a client: its nodes, the constants that all clients of these nodes must agree on, and
+/// the defaults of its leases. Created by [`Client::builder`].
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -58,19 +58,17 @@ enum Guard {
 }
 
 impl Builder {
-    /// Adds a Redis or Valkey server: `redis://[user:pass@]host[:port][/db]`, `rediss://…`
-    /// (with the `tls` feature), or `redis+unix:///path[?db=n&user=…&pass=…]`.
-    /// `valkey://` and the like are the same.
+    /// Adds a Redis or Valkey server: `redis://[user:pass@]host[:port][/db]`, `rediss://…` (with
+    /// the `tls` feature), or `redis+unix:///path[?db=n&user=…&pass=…]`. The schemes `valkey://`,
+    /// `valkeys://` and `valkey+unix://` mean the same.
     ///
-    /// Or, with the `local` feature, the embedded store of this machine: `local:` (a file in
-    /// the user's state directory) or `local:/path/to/file.db`. It is for the processes of
-    /// one machine and must be the only node. The lock of a process that has died is free at
-    /// once there.
+    /// With the `local` feature, also the embedded store of this machine: `local:` (a file in the
+    /// user's state directory) or `local:/path/to/file.db`. It is for the processes of one machine
+    /// and must be the only node. It frees the lock of a process that has died at once (on Linux).
     ///
-    /// Each node must be a server of its own: not a replica, not a member of a cluster,
-    /// not the same server under another name. All clients that share locks must name
-    /// the same nodes. An odd number is best: a fourth node survives no more failures
-    /// than three do.
+    /// Each node must be an independent server: not a replica, not a member of a cluster, and not
+    /// the same server under another name. All clients that share locks must use the same nodes.
+    /// Use an odd number of nodes: four nodes survive no more failures than three.
     #[must_use]
     pub fn node(mut self, url: impl Into<String>) -> Self {
         self.nodes.push(Spec::Url(url.into()));
@@ -83,91 +81,93 @@ impl Builder {
         urls.into_iter().fold(self, Self::node)
     }
 
-    /// Adds a node of another kind: a [`MemoryNode`](crate::MemoryNode), or one of your own.
+    /// Adds a node of another kind: a [`MemoryNode`](crate::MemoryNode), or your own implementation.
     #[must_use]
     pub fn custom_node(mut self, node: impl Node) -> Self {
         self.nodes.push(Spec::Custom(Arc::new(node)));
         self
     }
 
-    /// The defaults of this client's leases.
+    /// Sets the defaults of this client's leases.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Default empty. Put before every name. At most 1024 bytes.
+    /// Sets the prefix of every name, at most 1024 bytes. Default: empty.
     #[must_use]
     pub fn prefix(mut self, prefix: impl AsRef<[u8]>) -> Self {
         self.prefix = prefix.as_ref().to_vec();
         self
     }
 
-    /// Default 60 s from three nodes on, off below. A restarted node does not vote until
-    /// it has been up for so long, because it may have forgotten locks that still run.
-    /// No TTL may be longer. The same for all clients of the nodes.
+    /// Sets the restart guard: a restarted node does not vote until it has been up for this time,
+    /// because it may have lost locks that are still valid. No TTL may be longer than the guard.
+    /// Must be the same for all clients of the nodes. Default: 60 s with three nodes or more, off
+    /// with one or two.
     #[must_use]
     pub fn restart_guard(mut self, guard: Duration) -> Self {
         self.guard = Guard::For(guard);
         self
     }
 
-    /// Turns the restart guard off: for nodes that never forget (`appendfsync always`).
-    /// The same for all clients of the nodes.
+    /// Turns the restart guard off, for nodes that never lose data (`appendfsync always`). Must be
+    /// the same for all clients of the nodes.
     #[must_use]
     pub fn without_restart_guard(mut self) -> Self {
         self.guard = Guard::Off;
         self
     }
 
-    /// Default off. Nodes that restarted not long ago vote at once: for tests, and for
-    /// the first start of a deployment, when there was nothing to forget.
+    /// Lets nodes that restarted recently vote at once: for tests, and for the first start of a
+    /// deployment, when there were no locks to lose. Default: off.
     #[must_use]
     pub fn assume_fresh(mut self) -> Self {
         self.assume_fresh = true;
         self
     }
 
-    /// Default 10 s. How far a token may be ahead of a node's clock; more than the
-    /// nodes' clocks differ. The same for all clients of the nodes.
+    /// Sets how far a token may be ahead of a node's clock. It must be more than the clocks of the
+    /// nodes differ, and the same for all clients of the nodes. Default: 10 s, and 100 ms for the
+    /// embedded store.
     #[must_use]
     pub fn skew(mut self, skew: impl Into<Option<Duration>>) -> Self {
         self.skew = skew.into();
         self
     }
 
-    /// Default 24 h. How long the nodes remember the last token of a name that is not
-    /// used. The same for all clients of the nodes.
+    /// Sets how long the nodes remember the last token of an unused name. Must be the same for all
+    /// clients of the nodes. Default: 24 h.
     #[must_use]
     pub fn fence_retention(mut self, retention: impl Into<Option<Duration>>) -> Self {
         self.fence_retention = retention.into();
         self
     }
 
-    /// Default 1 s. How long connecting to a node may take.
+    /// Sets how long connecting to a node may take. Default: 1 s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.connect_timeout = timeout.into();
         self
     }
 
-    /// Default the system's clocks.
+    /// Sets the source of time. Default: the system's clocks.
     #[must_use]
     pub fn time_source(mut self, source: impl TimeSource) -> Self {
         self.clock = Clock::from_source(Arc::new(source));
         self
     }
 
-    /// Default random. Seeds the jitter between attempts, for tests that replay.
+    /// Sets the seed of the jitter between attempts, for reproducible tests. Default: random.
     #[must_use]
     pub fn jitter_seed(mut self, seed: impl Into<Option<u64>>) -> Self {
         self.seed = seed.into();
         self
     }
 
-    /// Default Mozilla's roots. The certificate authority (PEM) that signed the
-    /// certificates of `rediss://` nodes.
+    /// Sets the certificate authority (PEM) that signed the certificates of `rediss://` nodes.
+    /// Default: Mozilla's root certificates.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -175,8 +175,8 @@ impl Builder {
         self
     }
 
-    /// Default none. The certificate and key (PEM) to show to `rediss://` nodes that
-    /// ask for one.
+    /// Sets the certificate and key (PEM) that the client presents to `rediss://` nodes that
+    /// require one. Default: none.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls_client_certificate(
@@ -188,12 +188,12 @@ impl Builder {
         self
     }
 
-    /// Makes the client. It connects in the background when a lock is first asked for, or
-    /// when [`Client::ready`] is called. A client that only looks at locks
-    /// ([`Client::inspect`]) writes nothing to its nodes.
+    /// Creates the client. It connects in the background when a lock is first requested, or when
+    /// [`Client::ready`] is called. A client that only inspects locks ([`Client::inspect`]) writes
+    /// nothing to its nodes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what cannot work.
+    /// [`Error::Invalid`] for invalid nodes or options.
     ///
     /// # Panics
     /// Outside of a `tokio` runtime.
@@ -212,7 +212,7 @@ impl Builder {
         }))
     }
 
-    /// What the nodes need to know, and the nodes.
+    /// Returns the settings of the nodes, and the nodes.
     fn settings(self) -> Result<(NodeSettings, Vec<Spec>), Invalid> {
         let constants = self.constants()?;
         self.tls.validate()?;
@@ -228,13 +228,13 @@ impl Builder {
         Ok((settings, self.nodes))
     }
 
-    /// Makes the client and waits until a majority of its nodes has been reached, at most the
-    /// connect timeout. A minority that cannot be reached is no error.
+    /// Creates the client and waits until a majority of its nodes is connected, at most the connect
+    /// timeout. A minority that cannot be reached is not an error.
     ///
     /// # Errors
     /// Those of [`build`](Self::build) and of [`Client::ready`].
     ///
-    /// Cancel safety: leaves nothing behind.
+    /// Cancel safety: dropping the future drops the client, and has no other effect.
     pub async fn connect(self) -> Result<Client, Error> {
         let timeout = self.checked_connect_timeout()?;
         let client = self.build()?;
@@ -242,13 +242,13 @@ impl Builder {
         Ok(client)
     }
 
-    /// Records the nodes of this client as a set on each of their servers, before the first
-    /// client uses them. All of them must be reachable.
+    /// Records the nodes of this client as a set on each of their servers, before the first client
+    /// uses them. All servers must be reachable.
     ///
-    /// Without it, the first client that reaches its servers records the set. With it, new
-    /// servers vote at once: a restart guard is for servers that may have forgotten locks, and
-    /// the operator who sets up new ones knows that there were none. Call this once for a deployment,
-    /// not after a restart. If the same set is on record already, nothing changes.
+    /// Without this call, the first client that reaches its servers records the set. With it, new
+    /// servers vote at once: the restart guard is for servers that may have lost locks, and the
+    /// operator who sets up new servers knows that there were none. Call this once for a
+    /// deployment, not after a restart. If the same set is already on record, nothing changes.
     ///
     /// ```no_run
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -263,19 +263,20 @@ impl Builder {
     /// Those of [`build`](Self::build), and [`Error::Invalid`] with the node that could not be
     /// reached, or that has another set of nodes or other constants on record.
     ///
-    /// Cancel safety: if dropped, some servers may have the record and others not. Call it again.
+    /// Cancel safety: if the future is dropped, some servers may have the record and others may
+    /// not. Call it again.
     #[cfg(feature = "redis")]
     pub async fn init(self) -> Result<Vec<crate::node::Initialized>, Error> {
         self.record(crate::node::redis::Existing::Refuse).await
     }
 
-    /// Records the nodes of this client as [`init`](Self::init) does, in place of other nodes or
-    /// constants: to add nodes, to replace a server that is gone, or to change a constant.
+    /// Records the nodes of this client like [`init`](Self::init), and replaces other nodes or
+    /// constants on record: to add nodes, to replace a server, or to change a constant.
     ///
-    /// Clients of the earlier set are refused from then on, within a second, and lose their
-    /// leases. The nodes do not vote until none of those leases can run; see
+    /// Within one second, the servers refuse clients of the earlier set, which then lose their
+    /// leases. The nodes do not vote until none of those leases can be valid; see
     /// [`Initialized::votes_in`](crate::node::Initialized::votes_in).
-    /// [`assume_fresh`](Self::assume_fresh) skips that, for when no client runs.
+    /// [`assume_fresh`](Self::assume_fresh) skips that wait, for when no client is running.
     ///
     /// ```no_run
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -286,10 +287,10 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// As [`init`](Self::init), but for records that differ.
+    /// Those of [`init`](Self::init), except for records that differ.
     ///
-    /// Cancel safety: if dropped, some servers may have the new record and others not. Call it
-    /// again.
+    /// Cancel safety: if the future is dropped, some servers may have the new record and others may
+    /// not. Call it again.
     #[cfg(feature = "redis")]
     pub async fn init_replacing(self) -> Result<Vec<crate::node::Initialized>, Error> {
         self.record(crate::node::redis::Existing::Replace).await
@@ -303,7 +304,7 @@ impl Builder {
         let (settings, specs) = self.settings()?;
         let mut targets = Vec::with_capacity(specs.len());
         for opened in parse(specs, &settings)? {
-            // Nodes of other kinds keep no record.
+            // Nodes of other kinds have no record.
             if let Opened::Redis(target) = opened {
                 targets.push(*target);
             }
@@ -356,7 +357,7 @@ impl Builder {
             constants.skew = skew;
         }
         if let Some(retention) = self.fence_retention {
-            // Shorter than the skew, a missing fence would read as too high.
+            // If the retention were shorter than the skew, a missing fence would read as too high.
             let most = Duration::from_secs(366 * 24 * 3600);
             between("fence_retention", retention, Duration::from_secs(60), most)?;
             constants.fence_retention = retention;
@@ -373,7 +374,7 @@ impl Builder {
     }
 }
 
-/// A node that is still to be started, once all are known to make sense.
+/// A node that is checked but not started yet.
 enum Opened {
     Node(Arc<dyn Node>),
     #[cfg(all(feature = "local", unix))]
@@ -382,7 +383,7 @@ enum Opened {
     Redis(Box<crate::node::redis::Target>),
 }
 
-/// Reads all URLs, before the first connection is opened.
+/// Parses all URLs, before the first connection is opened.
 fn parse(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Opened>, Invalid> {
     let several = specs.len() > 1;
     let mut opened = Vec::with_capacity(specs.len());
@@ -432,7 +433,7 @@ fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>,
 fn read(url: &str, settings: &NodeSettings, several: bool) -> Result<Opened, String> {
     if url.starts_with("local:") {
         if several {
-            return Err("a local store serves one machine and must be the only node".into());
+            return Err("`local:` is a store of one machine and must be the only node".into());
         }
         return read_local(url);
     }
@@ -446,7 +447,7 @@ fn read_local(url: &str) -> Result<Opened, String> {
 
 #[cfg(not(all(feature = "local", unix)))]
 fn read_local(_: &str) -> Result<Opened, String> {
-    Err("`local:` needs the `local` feature of leasehold, and Unix".into())
+    Err("`local:` requires the `local` feature of leasehold, and Unix".into())
 }
 
 #[cfg(feature = "redis")]
@@ -456,5 +457,5 @@ fn read_redis(url: &str, settings: &NodeSettings) -> Result<Opened, String> {
 
 #[cfg(not(feature = "redis"))]
 fn read_redis(_: &str, _: &NodeSettings) -> Result<Opened, String> {
-    Err("servers by URL need the `redis` feature of leasehold".into())
+    Err("the URL of a server requires the `redis` feature of leasehold".into())
 }

@@ -1,4 +1,4 @@
-//! What a client is made of, shared by all that works for it.
+//! The state that all handles and background tasks of a client share.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use crate::node::rules::Constants;
 use crate::node::{Claim, Node};
 use crate::quorum::round::Round;
 
-/// What all handles of a client share.
+/// The state that all handles of a client share.
 pub(crate) struct Core {
     pub(crate) nodes: Arc<[Arc<dyn Node>]>,
     pub(crate) clock: Clock,
@@ -33,7 +33,7 @@ pub(crate) struct Core {
     closing: Arc<Closing>,
 }
 
-/// Whether, and why, a client gives out no more leases.
+/// Whether, and why, a client acquires no more leases.
 #[derive(Default)]
 pub(crate) struct Closing {
     shut_down: AtomicBool,
@@ -47,14 +47,14 @@ impl Closing {
         self.changed.notify_waiters();
     }
 
-    /// The runtime of the client's tasks has ended.
+    /// Marks the runtime of the client's tasks as shut down.
     pub(crate) fn runtime_ended(&self) {
         self.runtime_ended.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }
 }
 
-/// Everything that a client is made of.
+/// What a client is created from.
 pub(crate) struct Parts {
     pub(crate) nodes: Vec<Arc<dyn Node>>,
     pub(crate) clock: Clock,
@@ -89,9 +89,9 @@ impl Core {
         }
     }
 
-    /// Waits until nothing is owed to any node, and none has anything left to do.
-    pub(crate) async fn settled(&self) {
-        self.janitor.settled().await;
+    /// Waits until all releases are confirmed and all nodes have finished their work.
+    pub(crate) async fn finish_releases(&self) {
+        self.janitor.all_confirmed().await;
         for node in self.nodes.iter() {
             node.flush().await;
         }
@@ -101,7 +101,7 @@ impl Core {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A seed for the jitter of one waiting call.
+    /// Returns a seed for the jitter of one waiting call.
     pub(crate) fn next_seed(&self) -> u64 {
         self.seeds
             .lock()
@@ -113,9 +113,9 @@ impl Core {
         self.closing.shut_down();
     }
 
-    /// Resolves when the client is shut down, or its runtime has ended.
+    /// Resolves when the client is shut down or its runtime has ended.
     ///
-    /// Cancel safety: nothing happens.
+    /// Cancel safety: dropping the future has no effect.
     pub(crate) async fn until_shut_down(&self) {
         let mut changed = std::pin::pin!(self.closing.changed.notified());
         changed.as_mut().enable();
@@ -124,18 +124,18 @@ impl Core {
         }
     }
 
-    /// Whether the client was shut down, or its runtime has ended.
+    /// Whether the client was shut down or its runtime has ended.
     pub(crate) fn is_shut_down(&self) -> bool {
         self.closing.shut_down.load(Ordering::Acquire) || self.has_no_runtime()
     }
 
-    /// Whether the runtime has ended on which the client's tasks ran.
+    /// Whether the runtime of the client's tasks has ended.
     pub(crate) fn has_no_runtime(&self) -> bool {
         self.closing.runtime_ended.load(Ordering::Acquire)
     }
 
-    /// An error if the runtime has ended: nothing is sent to some nodes then, and no lease is
-    /// renewed.
+    /// Returns an error if the runtime has ended. Then some nodes receive no requests, and no lease
+    /// is renewed.
     pub(crate) fn check_runtime(&self) -> Result<(), Error> {
         match self.has_no_runtime() {
             false => Ok(()),
@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    /// What went wrong, where that is the end of the runtime.
+    /// Replaces errors that follow from the end of the runtime with [`Error::RuntimeEnded`].
     pub(crate) fn explain(&self, error: Error) -> Error {
         match error {
             Error::NoMajority(_) | Error::ShutDown if self.has_no_runtime() => Error::RuntimeEnded,
@@ -151,13 +151,14 @@ impl Core {
         }
     }
 
-    /// The name as the caller gave it, without the client's prefix.
+    /// Returns the name that the caller used, without the client's prefix.
     pub(crate) fn name_of(&self, key: &Name) -> Name {
         let name = key.without_prefix(&self.prefix);
         name.unwrap_or_else(|| key.clone())
     }
 
-    /// What each node has to say about a name, or about all, for which there was no majority.
+    /// Creates a refusal from what happened on each node. `name` is `None` if the request was not
+    /// about one lock.
     pub(crate) fn refusal(
         &self,
         name: Option<Name>,
@@ -171,7 +172,7 @@ impl Core {
         }
     }
 
-    /// What happened at each node.
+    /// Adds the labels of the nodes.
     fn reports(&self, stories: impl IntoIterator<Item = Story>) -> Vec<NodeReport> {
         let nodes = self.nodes.iter().zip(stories);
         let report = |(node, story): (&Arc<dyn Node>, Story)| NodeReport {
@@ -181,12 +182,12 @@ impl Core {
         nodes.map(report).collect()
     }
 
-    /// What each node answered.
+    /// Returns what each node answered.
     pub(crate) fn answers(&self, round: &Round) -> Vec<NodeReport> {
         self.reports(round.stories().iter().cloned())
     }
 
-    /// The story of a claim that was refused.
+    /// Creates the refusal of a claim.
     pub(crate) fn refused(&self, claim: &Claim, round: &Round) -> Refusal {
         let stories = round.stories().iter().cloned();
         self.refusal(Some(self.name_of(&claim.name)), stories)

@@ -1,5 +1,4 @@
-//! Looking at locks without taking them: who holds what, on which nodes; and taking one
-//! away from its holder.
+//! Inspecting locks without acquiring them, and breaking the lock of another holder.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,27 +16,27 @@ use crate::node::{Claim, NodeError, Sighting, Verb};
 use crate::quorum::round::{Decision, Round};
 use crate::quorum::{Broadcast, NodeSet, Question};
 
-/// How long a node may take to say what it has. Listing a large server takes time.
+/// How long a node may take to list its locks. Listing a large server takes time.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Once the nodes that answered decide the outcome, the others get as long again as these took,
-/// and at least this long: a silent node must not delay an answer that it cannot change.
+/// When the answers so far decide the outcome, the other nodes get as much time again, and at least
+/// this much. A silent node must not delay an answer that it cannot change.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 
-/// What each node says about one name.
+/// What each node reports about one name.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// The lock's name, without the client's prefix: as [`Client::mutex`],
-    /// [`Client::inspect`] and [`Client::break_lock`] take it.
+    /// The lock's name, without the client's prefix, as in [`Client::mutex`], [`Client::inspect`]
+    /// and [`Client::break_lock`].
     pub name: Name,
-    /// The key on the nodes: the client's prefix and the name.
+    /// The key on the nodes: the client's prefix followed by the name.
     pub key: Name,
-    /// Each node with the lock that it has, if any, in the order of the client's nodes.
+    /// Each node with its lock, if it has one, in the order of the client's nodes.
     pub nodes: Vec<(String, Result<Option<Sighting>, NodeError>)>,
 }
 
 impl Inspection {
-    /// Whether the lock is held, as far as the nodes that answered can tell.
+    /// Returns whether the lock is held, as far as the nodes that answered can tell.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -65,8 +64,8 @@ impl Inspection {
         }
     }
 
-    /// The lock, if one owner has it on a majority of all nodes: as the node with the least
-    /// time left sees it. `None` if no owner has, and also if that is not known: see
+    /// Returns the lock if one owner has it on a majority of all nodes, as reported by the node on
+    /// which it expires first. `None` if no owner has a majority, and also if that is unknown: see
     /// [`state`](Self::state).
     #[must_use]
     pub fn lock(&self) -> Option<&Sighting> {
@@ -76,26 +75,26 @@ impl Inspection {
         }
     }
 
-    /// All locks that nodes have under this name.
+    /// Returns all locks that the nodes have under this name.
     pub fn sightings(&self) -> impl Iterator<Item = &Sighting> {
         let answers = self.nodes.iter();
         answers.filter_map(|(_, seen)| seen.as_ref().ok()?.as_ref())
     }
 
-    /// The nodes that did not answer, and why.
+    /// Returns the nodes that did not answer, and why.
     pub fn missing(&self) -> impl Iterator<Item = (&str, &NodeError)> {
         let nodes = self.nodes.iter();
         nodes.filter_map(|(node, seen)| Some((&**node, seen.as_ref().err()?)))
     }
 
-    /// Whether the nodes that answered decide who holds the lock: [`state`](Self::state) is
-    /// not [`LockState::Unknown`].
+    /// Whether the answers decide if the lock is held: [`state`](Self::state) is not
+    /// [`LockState::Unknown`].
     #[must_use]
     pub fn is_conclusive(&self) -> bool {
         !matches!(self.state(), LockState::Unknown)
     }
 
-    /// How many nodes make a majority.
+    /// Returns how many nodes are a majority.
     #[must_use]
     pub fn majority(&self) -> usize {
         Round::majority(self.nodes.len())
@@ -110,31 +109,31 @@ impl Inspection {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum LockState<'a> {
-    /// One owner has the lock on a majority of all nodes; as the node with the least time left
-    /// sees it.
+    /// One owner has the lock on a majority of all nodes. This is the lock as reported by the node
+    /// on which it expires first.
     Held(&'a Sighting),
-    /// No owner has the lock on a majority of all nodes, whatever the missing nodes have. It is
-    /// free; or an owner with fewer nodes is about to release it, or has lost the others.
+    /// No owner has the lock on a majority of all nodes, whatever the missing nodes have. The lock
+    /// is free, or an owner with fewer nodes is about to release it or has lost it on the others.
     NotHeld,
-    /// Too many nodes are missing to tell: what they have decides.
+    /// Too few nodes answered to decide.
     Unknown,
 }
 
-/// All locks of a client's nodes: what [`Client::inspect_all`] returns.
+/// All locks of a client's nodes, from [`Client::inspect_all`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Listing {
-    /// The locks, in the order of their names.
+    /// The locks, ordered by name.
     pub locks: Vec<Inspection>,
-    /// The nodes that did not answer, and why. No lock that is held is left out because of
-    /// them, but whether one is held may be [unknown](LockState::Unknown).
+    /// The nodes that did not answer, and why. Because of them, the state of a lock may be
+    /// [unknown](LockState::Unknown), but no lock that is held is missing from the list.
     pub missing: Vec<(String, NodeError)>,
 }
 
 type Survey = Result<Vec<Sighting>, NodeError>;
 
 impl Client {
-    /// Asks every node about one name. Nodes that fail are part of the answer.
+    /// Asks every node about one name. The result includes nodes that failed.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -147,9 +146,9 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a name that cannot be.
+    /// [`Error::Invalid`] for an invalid name.
     ///
-    /// Cancel safety: changes nothing.
+    /// Cancel safety: dropping the future has no effect.
     pub async fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Inspection, Error> {
         let key = self.key_of(name.as_ref())?;
         self.core().check_runtime()?;
@@ -157,12 +156,12 @@ impl Client {
         Ok(self.core().inspection(&key, &surveys))
     }
 
-    /// Asks every node for all its locks: those that leasehold has granted within the last
-    /// day. (A lock of another library under a name that leasehold never used looks like any
-    /// other key; [`inspect`](Self::inspect) shows it.) In the order of the names. With a
-    /// [prefix](crate::Builder::prefix), only the locks under it.
+    /// Asks every node for all locks that leasehold has granted within the last day, ordered by
+    /// name. With a [prefix](crate::Builder::prefix), only locks under the prefix are listed. A
+    /// lock of another library under a name that leasehold never used looks like any other key and
+    /// is not listed; [`inspect`](Self::inspect) shows it.
     ///
-    /// On a Redis server this walks through all keys.
+    /// On a Redis server this scans all keys.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -175,9 +174,9 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoMajority`] if not enough nodes answered.
+    /// [`Error::NoMajority`] if too few nodes answered.
     ///
-    /// Cancel safety: changes nothing.
+    /// Cancel safety: dropping the future has no effect.
     pub async fn inspect_all(&self) -> Result<Listing, Error> {
         let core = self.core();
         core.check_runtime()?;
@@ -195,13 +194,13 @@ impl Client {
         Ok(Listing { locks, missing })
     }
 
-    /// Takes a lock away from the owner with this [id](Sighting::owner_id), on every node
-    /// where it is the owner. Whether it was on a majority of nodes, or may have been: nodes
-    /// that do not answer count as if they had it.
+    /// Breaks a lock: releases it on every node where the owner with this [id](Sighting::owner_id)
+    /// holds it. Returns whether that owner held it on a majority of nodes, or may have held it:
+    /// nodes that do not answer count as if the owner held it there.
     ///
-    /// The holder is not asked. If it still runs, it hears of it at its next renewal, a third
-    /// of its TTL later at most, and only its token, which is smaller than that of the next
-    /// holder, protects what it works on until then.
+    /// The holder is not notified. If it is still running, it finds out at its next renewal, after
+    /// a third of its TTL at most. Until then, only the token protects the resource: that of the
+    /// next holder is larger.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -216,10 +215,10 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoMajority`] if not enough nodes answered, [`Error::Invalid`] for a name that
-    /// cannot be.
+    /// [`Error::NoMajority`] if too few nodes answered, [`Error::Invalid`] for an invalid name.
     ///
-    /// Cancel safety: if dropped, it may have been taken away on any of the nodes.
+    /// Cancel safety: if the future is dropped, the lock may have been released on any of the
+    /// nodes.
     pub async fn break_lock(&self, name: impl AsRef<[u8]>, owner_id: &str) -> Result<bool, Error> {
         let (key, core) = (self.key_of(name.as_ref())?, self.core());
         core.check_runtime()?;
@@ -239,15 +238,15 @@ impl Client {
             MIN_TTL,
         ));
         let is_ours = owned_token(&value.value).is_some();
-        // A release like the holder's own: it raises the fence, so that the holder's next
-        // EXTEND is refused. The value of another library has no token to raise it by.
+        // The same release as that of the holder: it raises the fence, so that nodes refuse the
+        // holder's next EXTEND. A value of another library has no token to raise the fence to.
         let release = Verb::Release { keep: None };
         let mut question = Question::new(release, &claim, core.options.timeout_of_node());
         if !is_ours {
             question.settled = NodeSet::all();
         }
         let broadcast = Broadcast::send(&core.nodes, question);
-        // Where it was not to be had from a majority, every answer counts.
+        // If no majority confirmed the release, every answer counts.
         let decision = broadcast.decided().await;
         if decision == Decision::Failed {
             broadcast.complete().await;
@@ -285,7 +284,7 @@ impl Core {
                 answer = asked.join_next() => match answer {
                     None => break,
                     Some(Ok((index, survey))) => surveys[index] = survey,
-                    // It panicked: unanswered.
+                    // The task panicked, so the node counts as unanswered.
                     Some(Err(_)) => {}
                 },
                 () = self.clock.sleep_until(deadline) => break,
@@ -300,7 +299,7 @@ impl Core {
         surveys
     }
 
-    /// Whether the nodes that are still missing cannot change the outcome.
+    /// Whether the missing nodes cannot change the outcome.
     fn is_decided(&self, name: Option<&Name>, surveys: &[Survey]) -> bool {
         match name {
             Some(name) => self.inspection(name, surveys).is_conclusive(),
@@ -315,7 +314,7 @@ impl Core {
         }
     }
 
-    /// What the nodes say about one key.
+    /// What the nodes report about one key.
     fn inspection(&self, key: &Name, surveys: &[Survey]) -> Inspection {
         let of_key = |seen: &Vec<Sighting>| seen.iter().find(|seen| seen.name == *key).cloned();
         let seen = surveys.iter().map(|survey| match survey {
@@ -325,7 +324,7 @@ impl Core {
         self.inspected(key, seen)
     }
 
-    /// What the nodes say about each key of this client that one of them has.
+    /// What the nodes report about each key of this client that at least one of them has.
     fn inspections(&self, surveys: &[Survey]) -> Vec<Inspection> {
         let mut keys: BTreeMap<&Name, Vec<Option<&Sighting>>> = BTreeMap::new();
         for (index, survey) in surveys.iter().enumerate() {
@@ -364,7 +363,7 @@ impl Core {
         }
     }
 
-    /// `name`: of the lock, if it is about one.
+    /// `name` is the name of the lock, if the request was about one.
     fn unanswered(&self, name: Option<Name>, surveys: &[Survey]) -> Error {
         let stories = surveys.iter().map(|survey| match survey {
             Ok(_) => Story::Connected,
@@ -376,8 +375,8 @@ impl Core {
 
 type Seen = Result<Option<Sighting>, NodeError>;
 
-/// With the earliest time that a node recorded for the same owner. Nodes that join a lease later,
-/// when it is renewed, recorded a later time or none.
+/// Sets each lock's time of grant to the earliest that a node recorded for the same owner. Nodes
+/// that join a lease later, when it is renewed, recorded a later time or none.
 fn with_earliest_grant(mut seen: Vec<Seen>) -> Vec<Seen> {
     let mut earliest: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
     for lock in seen.iter().flatten().flatten() {

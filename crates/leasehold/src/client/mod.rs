@@ -20,10 +20,10 @@ use crate::node::NodeError;
 use crate::quorum::round::Round;
 use crate::{MemoryNode, Story};
 
-/// How long [`Client::ready`] waits for the other nodes once a majority works.
+/// How long [`Client::ready`] waits for the other nodes after a majority is connected.
 const STRAGGLERS: Duration = Duration::from_millis(100);
 
-/// A client of one node or of several. Cheap to clone; clones share everything.
+/// A client of one node or of several. Clones are cheap and share everything.
 ///
 /// ```no_run
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -47,14 +47,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts to describe a client.
+    /// Returns a builder, which configures a client.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// A client of a new in-memory node of its own: with nothing installed, for tests
-    /// and for programs of one process.
+    /// Creates a client with a new in-memory node. It needs no server, and is for tests and for
+    /// programs of one process.
     ///
     /// # Panics
     /// Outside of a `tokio` runtime.
@@ -72,11 +72,11 @@ impl Client {
         }
     }
 
-    /// The lock of this name. A name that is not 1 to 1024 bytes long is an error of
-    /// the calls that follow.
+    /// Returns the lock with this name. If the name is not 1 to 1024 bytes long, later calls return
+    /// an error.
     ///
-    /// Names are given, and returned by leases, inspections and errors, without the client's
-    /// [prefix](Builder::prefix). The key on the nodes is the prefix followed by the name:
+    /// Names never contain the client's [prefix](Builder::prefix), neither here nor in leases,
+    /// inspections and errors. The key on the nodes is the prefix followed by the name:
     /// [`Lease::key`](crate::Lease::key), [`Inspection::key`](crate::Inspection::key).
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
@@ -84,7 +84,7 @@ impl Client {
         Mutex::new(Arc::clone(&self.core), name)
     }
 
-    /// The key on the nodes: the prefix and the name.
+    /// Returns the key on the nodes: the prefix followed by the name.
     pub(crate) fn key_of(&self, name: &[u8]) -> Result<Name, Invalid> {
         let name = Name::new(name)?;
         match &*self.core.prefix {
@@ -97,17 +97,17 @@ impl Client {
         &self.core
     }
 
-    /// Waits until a majority of nodes is known to work, at most `timeout`. The other nodes get
-    /// another 100 ms to report an error that has to be corrected, so a silent minority costs no
-    /// more than that.
+    /// Waits until a majority of nodes is connected, at most `timeout`. The other nodes then get
+    /// another 100 ms to report an error that needs a change of the configuration, so a silent
+    /// minority costs no more than that.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a node refuses this client for good (a wrong password, the
-    /// same server twice, …), [`Error::NoMajority`] if no majority can be asked yet.
-    /// The client stays usable either way, and goes on trying to connect.
-    /// [`Error::RuntimeEnded`] if the runtime that the client was created on has shut down.
+    /// [`Error::Invalid`] if a node refuses this client permanently (a wrong password, the same
+    /// server twice, …), [`Error::NoMajority`] if no majority is connected yet. In both cases the
+    /// client stays usable and keeps trying to connect. [`Error::RuntimeEnded`] if the runtime on
+    /// which the client was created has shut down.
     ///
-    /// Cancel safety: leaves nothing behind.
+    /// Cancel safety: dropping the future has no effect.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -138,21 +138,21 @@ impl Client {
         }
     }
 
-    /// Whether a node frees the locks of dead processes before their TTL is over (the
-    /// embedded store does): then [`Lease::bind_to_processes`](crate::Lease::bind_to_processes)
-    /// makes a difference.
+    /// Whether a node frees the locks of dead processes before their TTL is over, as the embedded
+    /// store does. Then [`Lease::bind_to_processes`](crate::Lease::bind_to_processes) has an
+    /// effect.
     #[must_use]
     pub fn frees_the_locks_of_the_dead(&self) -> bool {
         let mut nodes = self.core.nodes.iter();
         nodes.any(|node| node.frees_the_locks_of_the_dead())
     }
 
-    /// Takes no more leases, and waits until all that were given back are confirmed
-    /// free on every node, at most `grace`. Returns how many releases were still
-    /// unconfirmed; their locks end with their TTL. Leases that are still held stay
-    /// held, and are renewed, until they are dropped.
+    /// Stops acquiring leases, and waits until every node has confirmed all releases, at most
+    /// `grace`. Returns how many releases are still unconfirmed; those locks expire after their
+    /// TTL. Leases that are still held stay held, and are renewed, until they are dropped.
     ///
-    /// Cancel safety: the client stays shut down; may be called again.
+    /// Cancel safety: if the future is dropped, the client stays shut down. The call can be
+    /// repeated.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -167,13 +167,13 @@ impl Client {
         self.core.shut_down();
         tokio::select! {
             biased;
-            () = self.core.settled() => {}
+            () = self.core.finish_releases() => {}
             () = self.core.clock.sleep(grace) => {}
         }
         self.core.janitor.owed()
     }
 
-    /// Whether leases can be had from nodes in these states.
+    /// Returns an error if a node refuses this client permanently, or if no majority is connected.
     fn assess(&self, statuses: Vec<Option<Result<(), NodeError>>>) -> Result<(), Error> {
         let working = statuses
             .iter()

@@ -1,4 +1,4 @@
-//! What a caller can choose per client and per call, and the limits of it.
+//! The options of leases, per client and per call, and their limits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::planted;
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(10);
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 pub(crate) const MAX_LABEL: usize = 256;
-/// No option takes a longer duration; sums of a few of these cannot overflow.
+/// The longest duration of any option. Sums of a few of these cannot overflow.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// How long a call may wait for a lock that another holds.
+/// How long a call waits for a lock that another client holds.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -28,18 +28,17 @@ const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Wait {
-    /// Not at all: [`Error::Held`](crate::Error::Held) at once.
+    /// Do not wait: the call returns [`Error::Held`](crate::Error::Held) at once.
     No,
-    /// At most so long, then [`Error::TimedOut`](crate::Error::TimedOut).
+    /// Wait for at most this time, then return [`Error::TimedOut`](crate::Error::TimedOut).
     For(Duration),
-    /// As long as it takes.
+    /// Wait without a limit.
     #[default]
     Forever,
 }
 
-/// What a caller can choose for a lease. Every client has defaults
-/// ([`Builder::options`](crate::Builder::options)); every call can differ
-/// ([`Mutex::with_options`](crate::Mutex::with_options)).
+/// Options of a lease. A client has defaults ([`Builder::options`](crate::Builder::options)), and
+/// each call can use other options ([`Mutex::with_options`](crate::Mutex::with_options)).
 ///
 /// ```
 /// use leasehold::{Options, Wait};
@@ -70,7 +69,7 @@ pub struct Options {
     pub(crate) on_refusal: Option<OnRefusal>,
 }
 
-/// Somebody to tell about refusals.
+/// The callback for refusals.
 #[derive(Clone)]
 pub(crate) struct OnRefusal(pub(crate) Arc<dyn Fn(&Refusal) + Send + Sync>);
 
@@ -80,7 +79,7 @@ impl std::fmt::Debug for OnRefusal {
     }
 }
 
-/// How much of a TTL is given up for clocks that run at different speeds.
+/// How much of the TTL is subtracted for clocks that run at different speeds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Drift {
     Default,
@@ -111,34 +110,33 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Default 10 s. How long a node keeps the lock without a renewal: what a
-    /// crashed holder costs the others. 10 ms to 24 h, and with the restart guard
-    /// on no longer than the guard. Counted in whole milliseconds.
+    /// Sets how long a node keeps the lock without a renewal. After the holder crashes, other
+    /// clients wait for this time. 10 ms to 24 h, and no longer than the restart guard if that is
+    /// on. Rounded down to whole milliseconds. Default: 10 s.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        // Servers count in milliseconds. What they would cut off must not be relied on.
+        // Servers count in milliseconds. The client must not rely on a fraction that they cut off.
         self.ttl = ttl - Duration::from_nanos(u64::from(ttl.subsec_nanos() % 1_000_000));
         self
     }
 
-    /// Default [`Wait::Forever`]. How long to wait while another holds the lock.
+    /// Sets how long a call waits while another client holds the lock. Default: [`Wait::Forever`].
     #[must_use]
     pub fn wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Default unlimited (`None`). How many attempts a call makes before it gives up with
-    /// [`Error::Held`](crate::Error::Held), or in an outage with
-    /// [`Error::NoMajority`](crate::Error::NoMajority). They are
+    /// Sets how many attempts a call makes before it returns [`Error::Held`](crate::Error::Held),
+    /// or in an outage [`Error::NoMajority`](crate::Error::NoMajority). Attempts are
     /// [`retry_delay`](Self::retry_delay) apart, plus jitter: with 6 attempts and 200 ms, a call
-    /// gives up after one second at the earliest.
+    /// fails after one second at the earliest. Default: unlimited (`None`).
     ///
-    /// Between its attempts the call stands in line like any other, and gets the lock as soon as
-    /// its turn comes. It replaces [`outage_patience`](Self::outage_patience).
-    /// [`wait`](Self::wait) counts as well, whichever ends first.
+    /// Between its attempts the call waits in line like any other, and acquires the lock as soon as
+    /// its turn comes. The number of attempts replaces [`outage_patience`](Self::outage_patience).
+    /// [`wait`](Self::wait) still applies, and the limit that is reached first ends the call.
     /// [`Mutex::lock_timeout`](crate::Mutex::lock_timeout) and
-    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) ignore it.
+    /// [`Mutex::try_lock_for`](crate::Mutex::try_lock_for) ignore this option.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -160,9 +158,10 @@ impl Options {
         self
     }
 
-    /// Default off: who waits stands in line, is told when its turn has come, and is served in
-    /// the order of coming. With it on, a waiting call asks again and again, and gets the lock
-    /// if it happens to be free and nobody stands in line.
+    /// Makes a waiting call poll instead of waiting in line. It acquires the lock if one of its
+    /// attempts finds the lock free and the line empty. Default: off. Without this option, waiters
+    /// stand in line, are notified when their turn comes, and are served in the order of their
+    /// arrival.
     #[must_use]
     pub fn barging(mut self) -> Self {
         self.barging = true;
@@ -176,51 +175,51 @@ impl Options {
         self
     }
 
-    /// Default 100 ms. With [`attempts`](Self::attempts), the time between two of them. Otherwise
-    /// the longest pause between two attempts of a waiting call that is not
-    /// told when to ask: one that is [barging](Self::barging), that rides out an outage, or
-    /// that is the first behind the lock of another library. The first pauses are shorter, and
-    /// a lock that is about to expire is asked for again as soon as it has. Zero is allowed and
-    /// means "at once".
+    /// Sets the time between two [`attempts`](Self::attempts), if their number is limited.
+    /// Otherwise, sets the longest pause between two attempts of a waiting call that no node
+    /// notifies: a call that is [barging](Self::barging), that waits for the end of an outage, or
+    /// that is first in line for the lock of another library. The first pauses are shorter, and a
+    /// call tries again as soon as the lock has expired. Zero means no pause. Default: 100 ms.
     #[must_use]
     pub fn retry_delay(mut self, retry_delay: Duration) -> Self {
         self.retry_delay = retry_delay;
         self
     }
 
-    /// Default 50 %. By how much a pause is randomly shortened, so that waiters
-    /// do not ask in step. The time between [`attempts`](Self::attempts) is lengthened instead.
-    /// 0 to 100.
+    /// Sets by how much a pause is shortened at random, so that waiters do not send requests at the
+    /// same time. The time between [`attempts`](Self::attempts) is lengthened instead. 0 to 100.
+    /// Default: 50.
     #[must_use]
     pub fn jitter_percent(mut self, percent: u8) -> Self {
         self.jitter_percent = percent;
         self
     }
 
-    /// Default 1 s. How long a *waiting* call rides out an outage before it says
-    /// [`Error::NoMajority`](crate::Error::NoMajority). A call that does not wait
-    /// says so at once.
+    /// Sets how long a *waiting* call tolerates an outage before it returns
+    /// [`Error::NoMajority`](crate::Error::NoMajority). A call that does not wait returns the error
+    /// at once. Default: 1 s.
     #[must_use]
     pub fn outage_patience(mut self, patience: Duration) -> Self {
         self.outage_patience = patience;
         self
     }
 
-    /// Default (`None`) 1 % of the TTL + 2 ms. How much of the TTL is given up for clocks
-    /// that run at different speeds. Less than the TTL.
+    /// Sets how much of the TTL is subtracted for clocks that run at different speeds. Must be less
+    /// than the TTL. Default (`None`): 1 % of the TTL + 2 ms.
     #[must_use]
     pub fn drift(mut self, drift: impl Into<Option<Duration>>) -> Self {
         self.drift = drift.into().map_or(Drift::Default, Drift::Exactly);
         self
     }
 
-    /// Default on. Turns fencing off: no token is asked for, which spares the servers about half
-    /// of the work. It is the plain lock that other libraries take, for efficiency and not for
-    /// correctness: at most one holder, as long as clocks run at about the right speed.
+    /// Turns fencing off: the lease has no token, which saves the servers about half of the work.
+    /// It is the plain lock of other libraries, for efficiency and not for correctness: at most one
+    /// holder, under the assumptions about clocks and memory in `docs/guarantees.md`. Default:
+    /// fencing is on.
     ///
-    /// [`Lease::token`](crate::Lease::token) is 0 then, and must not be shown to a resource that
-    /// checks tokens. A lock that has to be waited for gets a token all the same: it stands in
-    /// line with it.
+    /// [`Lease::token`](crate::Lease::token) is 0 then, and must not be passed to a resource that
+    /// checks tokens. If the call has to wait, the lease has a token nevertheless, because the line
+    /// is ordered by tokens.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -236,94 +235,98 @@ impl Options {
         self
     }
 
-    /// Undoes [`without_fencing`](Self::without_fencing).
+    /// Turns fencing on again after [`without_fencing`](Self::without_fencing).
     #[must_use]
     pub fn with_fencing(mut self) -> Self {
         self.fencing = true;
         self
     }
 
-    /// Default on. Turns automatic renewal off: the lease ends one TTL after it
-    /// was taken unless [`Lease::extend`](crate::Lease::extend) is called.
+    /// Turns automatic renewal off: the lease ends after one TTL unless
+    /// [`Lease::extend`](crate::Lease::extend) is called. Default: renewal is on.
     #[must_use]
     pub fn without_renewal(mut self) -> Self {
         self.renewal = false;
         self
     }
 
-    /// Undoes [`without_renewal`](Self::without_renewal).
+    /// Turns renewal on again after [`without_renewal`](Self::without_renewal).
     #[must_use]
     pub fn with_renewal(mut self) -> Self {
         self.renewal = true;
         self
     }
 
-    /// Default unlimited (`None`). The lease is lost after so long, however healthy its
-    /// renewal: a cap for holders that hang.
+    /// Sets the longest time that a lease can last, even if its renewals succeed: a limit for
+    /// holders that hang. It is counted like [`min_hold`](Self::min_hold). Default: unlimited
+    /// (`None`).
     #[must_use]
     pub fn max_hold(mut self, max_hold: impl Into<Option<Duration>>) -> Self {
         self.max_hold = max_hold.into();
         self
     }
 
-    /// Default zero (`None`). The name stays taken so long from the moment it was granted,
-    /// even if the lease is released earlier: at most one run per period. A holder
-    /// that crashes frees the name after its TTL all the same. At most 24 h.
+    /// Keeps the name taken for this time even if the lease is released earlier, so that a job runs
+    /// at most once per period. At most 24 h. Default: zero (`None`).
+    ///
+    /// The client counts the time from when it sent the request that acquired the lock, not from
+    /// when nodes granted it. For a lock that was handed over to a waiter, or passed on by another
+    /// task of this client, it counts from when the caller got it. If the holder crashes, the name
+    /// is free after its TTL.
     #[must_use]
     pub fn min_hold(mut self, min_hold: impl Into<Option<Duration>>) -> Self {
         self.min_hold = min_hold.into().unwrap_or_default();
         self
     }
 
-    /// Default (`None`) 5 % of the TTL, at least 20 ms (but never more than the TTL) and at
-    /// most 250 ms. How long one node may take for one request.
+    /// Sets how long one node may take for one request. Default (`None`): 5 % of the TTL, at least
+    /// 20 ms (but never more than the TTL) and at most 250 ms.
     ///
-    /// An acquire returns at the majority, so a slow or silent minority costs
-    /// nothing whatever this is; it bounds how long *no majority* takes to find
-    /// out. It must stay small beside the TTL, because what is spent waiting is
-    /// gone from the lease; and it must not be so short that a hiccup of the
-    /// server or of this process (a scheduler's pause, an fsync) makes a healthy
-    /// node look silent, because its connection is then dropped.
+    /// An acquire returns when a majority has granted it, so this timeout does not matter if a
+    /// minority is slow or silent. It limits how long it takes to find out that there is *no
+    /// majority*. It should be short compared with the TTL, because the time spent waiting is
+    /// subtracted from the lease. It should not be so short that a pause of the server or of this
+    /// process (scheduling, an fsync) makes a healthy node look silent, because the client then
+    /// closes the connection.
     #[must_use]
     pub fn node_timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.node_timeout = timeout.into();
         self
     }
 
-    /// Default empty. A text that tells people who holds the lock. At most 256
-    /// bytes, without control characters. Anyone who can read the server sees it.
+    /// Sets a text that describes the holder to people. At most 256 bytes, without control
+    /// characters. Everyone who can read the server can see it. Default: empty.
     #[must_use]
     pub fn label(mut self, label: impl Into<Arc<str>>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// Default off. The lock outlives the process that takes it, until its TTL is over:
-    /// for leases that are handed on ([`Lease::detach`](crate::Lease::detach)). Makes a
-    /// difference to nodes that free the locks of dead processes at once (the embedded
-    /// store).
+    /// Makes the lock outlive the process that acquires it, until its TTL is over: for leases that
+    /// another process continues ([`Lease::detach`](crate::Lease::detach)). This matters for nodes
+    /// that free the locks of dead processes at once (the embedded store). Default: off.
     #[must_use]
     pub fn detached(mut self) -> Self {
         self.detached = true;
         self
     }
 
-    /// Undoes [`detached`](Self::detached).
+    /// Turns [`detached`](Self::detached) off.
     #[must_use]
     pub fn attached(mut self) -> Self {
         self.detached = false;
         self
     }
 
-    /// Default nobody. Is told what the nodes said to each attempt that a waiting call
-    /// makes in vain, so that it can say who holds the lock. Must return at once.
+    /// Sets a callback for each failed attempt of a waiting call. It gets the answers of the nodes,
+    /// for example to show who holds the lock. It must return quickly. Default: none.
     #[must_use]
-    pub fn on_refusal(mut self, tell: impl Fn(&Refusal) + Send + Sync + 'static) -> Self {
-        self.on_refusal = Some(OnRefusal(Arc::new(tell)));
+    pub fn on_refusal(mut self, callback: impl Fn(&Refusal) + Send + Sync + 'static) -> Self {
+        self.on_refusal = Some(OnRefusal(Arc::new(callback)));
         self
     }
 
-    /// Undoes [`on_refusal`](Self::on_refusal).
+    /// Removes the callback of [`on_refusal`](Self::on_refusal).
     #[must_use]
     pub fn without_on_refusal(mut self) -> Self {
         self.on_refusal = None;
@@ -334,7 +337,7 @@ impl Options {
         self.drift_of(self.ttl)
     }
 
-    /// `drift = ttl × 1 % + 2 ms`, unless the caller chose another.
+    /// `drift = ttl × 1 % + 2 ms`, unless the caller set another.
     pub(crate) fn drift_of(&self, ttl: Duration) -> Duration {
         match self.drift {
             _ if planted::on(planted::Bug::NoDrift) => Duration::ZERO,
@@ -347,8 +350,8 @@ impl Options {
         self.wait != Wait::No && self.attempts != Some(1) && !self.barging
     }
 
-    /// Whether a call waits for other tasks of its process before it stands in line. One that
-    /// counts its attempts would make none meanwhile.
+    /// Whether a call waits for other tasks of its process before it waits in line. A call with a
+    /// limited number of attempts does not, because it would make no attempts meanwhile.
     pub(crate) fn queues_in_process(&self) -> bool {
         self.stands_in_line() && self.attempts.is_none()
     }
@@ -361,8 +364,8 @@ impl Options {
         })
     }
 
-    /// Checks everything before anything is sent. `PEXPIRE key 0` deletes a lock
-    /// and a negative TTL does too: no duration reaches a server unchecked.
+    /// Checks all options before anything is sent. `PEXPIRE key 0` deletes a lock, and so does a
+    /// negative TTL, so no unchecked duration may reach a server.
     pub(crate) fn validate(&self, guard: Option<Duration>) -> Result<(), Invalid> {
         between("ttl", self.ttl, MIN_TTL, MAX_TTL)?;
         if let Some(guard) = guard.filter(|&guard| self.ttl > guard) {

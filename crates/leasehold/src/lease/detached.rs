@@ -1,4 +1,4 @@
-//! A lease without a guard: known by its owner value, in the hands of whoever has that.
+//! A lease without a guard, identified by its owner value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,11 +16,12 @@ use crate::node::{Claim, Holders, Verb};
 use crate::quorum::round::{self, Decision};
 use crate::quorum::{Broadcast, NodeSet, Question};
 
-/// A lease that no guard renews or releases: for scripts, and for handing a lease to
-/// another process. It is known by its [owner](Detached::owner) value and ends with its TTL
-/// unless whoever has that value extends it.
+/// A lease that no guard renews or releases: for scripts, and to hand a lease to another process.
+/// Its [owner](Detached::owner) value identifies it. It expires after its TTL unless a process that
+/// knows this value extends it.
 ///
-/// Made by [`Lease::detach`](crate::Lease::detach) and [`Mutex::detached`](crate::Mutex::detached).
+/// Created by [`Lease::detach`](crate::Lease::detach) and
+/// [`Mutex::detached`](crate::Mutex::detached).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -76,46 +77,47 @@ impl Detached {
         })
     }
 
-    /// What proves the ownership: whoever knows it can extend and release the lease. A
-    /// secret.
+    /// Returns the owner value, which proves ownership: a process that knows it can extend and
+    /// release the lease. It is a secret.
     #[must_use]
     pub fn owner(&self) -> &str {
-        // Ours are made of text; one that is not was not accepted.
+        // Owner values of leasehold are text, and others were rejected.
         std::str::from_utf8(&self.claim.owner).unwrap_or_default()
     }
 
-    /// The fencing token. From [`Lease::detach`](crate::Lease::detach) it is the lease's. One
-    /// made of an owner value knows the first token of that claim only: a lease that was passed
-    /// on from task to task before has a larger one, which must be handed on beside the owner.
-    /// Leases taken with [`Options::detached`](crate::Options::detached) are never passed on.
+    /// Returns the fencing token. After [`Lease::detach`](crate::Lease::detach) it is the token of
+    /// the lease. After [`Mutex::detached`](crate::Mutex::detached) it is the first token of the
+    /// claim: if tasks passed the lease on before it was detached, the lease has a larger token,
+    /// which must be handed on together with the owner value. Leases acquired with
+    /// [`Options::detached`](crate::Options::detached) are never passed on.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// The lock's name, without the client's prefix: as [`Client::mutex`](crate::Client::mutex)
-    /// takes it.
+    /// Returns the lock's name, without the client's prefix, as in
+    /// [`Client::mutex`](crate::Client::mutex).
     #[must_use]
     pub fn name(&self) -> &Name {
         &self.name
     }
 
-    /// The key of the lock on the nodes: the client's prefix and the name.
+    /// Returns the key of the lock on the nodes: the client's prefix followed by the name.
     #[must_use]
     pub fn key(&self) -> &Name {
         &self.claim.name
     }
 
-    /// Keeps the lease for another TTL; how long it is valid from now, at least. Nodes never shorten
-    /// a lock: if more than the TTL was left, it stays so.
+    /// Renews the lease for another TTL. Returns how long it is valid from now on, at least. Nodes
+    /// never shorten a lock: if more than the TTL was left, the lock keeps its expiry.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it is over, [`Error::NoMajority`] if not enough nodes answered.
+    /// [`Error::Lost`] if the lease has ended, [`Error::NoMajority`] if too few nodes answered.
     ///
-    /// Cancel safety: if dropped, the nodes may have extended it.
+    /// Cancel safety: if the future is dropped, nodes may have extended the lease.
     pub async fn extend(&self) -> Result<Duration, Error> {
         self.core.check_runtime()?;
-        // Before the first byte is sent.
+        // The validity counts from before the first byte is sent.
         let sent_at = self.core.clock.now();
         let question = Question::new(Verb::Extend, &self.claim, self.timeout);
         let broadcast = Broadcast::send(&self.core.nodes, question);
@@ -129,13 +131,14 @@ impl Detached {
         }
     }
 
-    /// Gives the lease back, and tells whether it was still held.
+    /// Releases the lease and returns whether it was still held.
     ///
     /// # Errors
-    /// [`Error::NoMajority`] if not enough nodes answered. They are asked again in the
-    /// background for as long as the client lives, at most until the lock has expired.
+    /// [`Error::NoMajority`] if too few nodes answered. The client repeats the release in the
+    /// background as long as it exists, at most until the lock has expired.
     ///
-    /// Cancel safety: once polled, the release is under way and goes on if this is dropped.
+    /// Cancel safety: after the first poll, the release continues in the background if the future
+    /// is dropped.
     pub async fn release(self) -> Result<Released, Error> {
         self.core.check_runtime()?;
         let broadcast = self.core.janitor.give_back(Return {

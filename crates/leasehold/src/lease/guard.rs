@@ -1,4 +1,4 @@
-//! A lease in the hand: the guard.
+//! The guard of a lease.
 
 use std::fmt;
 use std::future::Future;
@@ -17,9 +17,9 @@ use crate::node::Holders;
 use crate::quorum::Broadcast;
 use crate::quorum::round::Decision;
 
-/// A lock that is held, for a time. Released when dropped.
+/// A lock that is held until it expires. Released when dropped.
 ///
-/// The lease is renewed in the background every third of its TTL. It is over when it is
+/// The client renews the lease in the background every third of its TTL. The lease ends when it is
 /// [released](Lease::release), dropped, or [lost](Lease::lost).
 ///
 /// ```
@@ -38,14 +38,14 @@ pub struct Lease {
     held: Arc<Held>,
 }
 
-/// What became of a lease that was given back.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It was still held, and has been given back: free now where nodes confirmed, and
-    /// elsewhere as soon as they can be reached, or after its TTL. (Or taken until its
-    /// `min_hold` is over.)
+    /// The lease was still held, and was released. The lock is free on nodes that confirmed. On
+    /// other nodes it becomes free as soon as the client reaches them, or after its TTL. With
+    /// `min_hold`, the name stays taken until that time is over.
     Released,
-    /// It had been lost before: another may have held the lock meanwhile.
+    /// The lease had been lost before. Another client may have held the lock since.
     WasLost,
 }
 
@@ -64,19 +64,19 @@ impl Lease {
         }
     }
 
-    /// The fencing token: larger than that of every earlier lease of this name. Pass it
-    /// to the resource and let that refuse a smaller one than it has seen. 0 if
-    /// [fencing is off](Options::without_fencing).
+    /// Returns the fencing token, which is larger than that of every earlier lease of this name.
+    /// Pass it to the resource, and let the resource refuse a token smaller than the largest that
+    /// it has seen. 0 if [fencing is off](Options::without_fencing).
     ///
-    /// Tokens are below 2⁵³ (9 007 199 254 740 992), so every language and database can keep
-    /// them exactly: as a signed 64-bit integer, and as a double (JavaScript, Lua, JSON).
+    /// Tokens are below 2⁵³ (9 007 199 254 740 992), so signed 64-bit integers and doubles
+    /// (JavaScript, Lua, JSON) represent them exactly.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.held.token
     }
 
-    /// A short name for the claim behind this lease, as other clients see it in
-    /// [`Holder::owner_id`](crate::Holder::owner_id). No other claim has it. Not a secret.
+    /// Returns the short id of this lease's claim, which other clients see in
+    /// [`Holder::owner_id`](crate::Holder::owner_id). No other claim has it. It is not a secret.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -91,8 +91,9 @@ impl Lease {
         crate::base::holder::owner_id(self.held.claim.owner())
     }
 
-    /// The lock's name, without the client's prefix: as [`Client::mutex`](crate::Client::mutex),
-    /// [`inspect`](crate::Client::inspect) and [`break_lock`](crate::Client::break_lock) take it.
+    /// Returns the lock's name, without the client's prefix, as in
+    /// [`Client::mutex`](crate::Client::mutex), [`inspect`](crate::Client::inspect) and
+    /// [`break_lock`](crate::Client::break_lock).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -111,23 +112,24 @@ impl Lease {
         &self.held.name
     }
 
-    /// The key of the lock on the nodes: the client's [prefix](crate::Builder::prefix) and the
-    /// name.
+    /// Returns the key of the lock on the nodes: the client's [prefix](crate::Builder::prefix)
+    /// followed by the name.
     #[must_use]
     pub fn key(&self) -> &crate::Name {
         &self.held.claim.name
     }
 
-    /// Until when the lease is valid, as far as is known now. Renewal moves it.
+    /// Returns the time until which the lease is valid, as far as the client knows. Each renewal
+    /// moves it.
     ///
-    /// A lease that was waited for may begin with less than its TTL, and is renewed some
-    /// milliseconds later.
+    /// A lease for which the call waited in line may begin with less than its TTL. The client
+    /// extends it about 10 ms later.
     #[must_use]
     pub fn deadline(&self) -> Moment {
         self.held.deadline()
     }
 
-    /// How long the lease is valid yet; zero if it is over. Local, no I/O.
+    /// Returns how long the lease is still valid; zero if it has ended. Local, without I/O.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         if !self.held.is_open() {
@@ -137,22 +139,22 @@ impl Lease {
         self.held.deadline().saturating_duration_since(now)
     }
 
-    /// Whether the lease is valid now. Local, no I/O, and right also after the process
-    /// was stopped or the machine suspended.
+    /// Whether the lease is valid now. Local, without I/O. The answer is right even after the
+    /// process was stopped or the machine was suspended.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
     }
 
-    /// Resolves when the lease is lost, a little before its deadline can pass. Never
-    /// resolves for a lease that is released in time.
+    /// Resolves when the lease is lost, shortly before its deadline. Never resolves if the lease is
+    /// released in time.
     ///
-    /// Every poll compares the deadline with a clock that counts suspend. In a `select!` that
-    /// is `biased` and has this branch first, the other branches are therefore not polled again
-    /// once the deadline has passed, even if the process was stopped for longer than the TTL.
-    /// [`Mutex::with`](crate::Mutex::with) does that.
+    /// Every poll compares the deadline with a clock that counts suspend. In a `select!` that is
+    /// `biased` and has this branch first, the other branches are therefore not polled again after
+    /// the deadline, even if the process was stopped for longer than the TTL.
+    /// [`Mutex::with`](crate::Mutex::with) does the same.
     ///
-    /// Cancel safety: leaves nothing behind; may be called again.
+    /// Cancel safety: dropping the future has no effect. The method can be called again.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -171,32 +173,34 @@ impl Lease {
         async move { held.lost(&clock).await }
     }
 
-    /// Why the lease was lost, once it is. [`Error::Lost`] also says what the nodes answered.
+    /// Returns why the lease was lost, or `None` if it was not lost. [`Error::Lost`] also contains
+    /// the answers of the nodes.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.held.loss()
     }
 
-    /// Ties the lease to processes of this machine instead of this one: nodes that free the
-    /// locks of dead processes at once (the embedded store) do so when all of these are
-    /// dead. Renews the lease.
+    /// Binds the lease to other processes of this machine instead of this process, and renews it.
+    /// Nodes that free the locks of dead processes (the embedded store) then free the lock when all
+    /// of these processes are dead.
     ///
     /// # Errors
-    /// As [`extend`](Lease::extend).
+    /// Those of [`extend`](Lease::extend).
     ///
-    /// Cancel safety: if dropped, the next renewal does it.
+    /// Cancel safety: if the future is dropped, the next renewal binds the lease.
     pub async fn bind_to_processes(&self, pids: &[u32]) -> Result<(), Error> {
         self.held.claim.set_holders(Holders::Processes(pids.into()));
         self.extend().await
     }
 
-    /// Takes the lease out of the guard's hands: it is neither renewed nor released any
-    /// more, but ends with its TTL unless somebody extends it.
+    /// Detaches the lease from its guard: the client neither renews nor releases it any more. It
+    /// expires after its TTL unless a holder of its [owner value](Detached::owner) extends it.
     ///
     /// # Errors
-    /// As [`extend`](Lease::extend), which it may have to do; the lease is released then.
+    /// Those of [`extend`](Lease::extend), which this may have to call. After an error, the lease
+    /// is released.
     ///
-    /// Cancel safety: if dropped, the lease is released in the background.
+    /// Cancel safety: if the future is dropped, the client releases the lease in the background.
     pub async fn detach(self) -> Result<Detached, Error> {
         if self.held.claim.holders() != Holders::Nobody {
             self.held.claim.set_holders(Holders::Nobody);
@@ -211,14 +215,13 @@ impl Lease {
         }
     }
 
-    /// A token that is cancelled when the lease is lost. It is a child: cancelling it affects
-    /// neither the lease nor the other tokens of this lease.
+    /// Returns a token that is cancelled when the lease is lost. It is a child token: cancelling it
+    /// affects neither the lease nor other tokens of the lease.
     ///
-    /// The token is cancelled by the background task that renews leases, or by a
-    /// [`lost`](Lease::lost) that is polled first. It does not read the clock itself: when a
-    /// process was stopped, a task that only looks at the token may run before that. Use
-    /// [`lost`](Lease::lost), [`is_valid`](Lease::is_valid) or
-    /// [`Mutex::with`](crate::Mutex::with) where that matters.
+    /// The background task that renews leases cancels the token, or a call of [`lost`](Lease::lost)
+    /// that is polled first. The token does not read the clock: after a process was stopped, a task
+    /// that only checks the token may run before it is cancelled. Where that matters, use
+    /// [`lost`](Lease::lost), [`is_valid`](Lease::is_valid) or [`Mutex::with`](crate::Mutex::with).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -235,14 +238,14 @@ impl Lease {
         self.held.cancellation.child_token()
     }
 
-    /// Renews the lease now, for another TTL. Renewal in the background goes on as well.
+    /// Renews the lease now, for another TTL. Renewal in the background continues.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lease is over. [`Error::NoMajority`] if not enough nodes
-    /// answered: the old deadline stands.
+    /// [`Error::Lost`] if the lease has ended. [`Error::NoMajority`] if too few nodes answered: the
+    /// deadline stays as it was.
     ///
-    /// Cancel safety: if dropped, the nodes may keep the lock longer than the deadline
-    /// says, by up to one TTL.
+    /// Cancel safety: if the future is dropped, nodes may keep the lock beyond the deadline, by up
+    /// to one TTL.
     pub async fn extend(&self) -> Result<(), Error> {
         let (held, core) = (&self.held, &self.core);
         if held.is_lost_at(core.clock.now()) {
@@ -261,12 +264,12 @@ impl Lease {
         }
     }
 
-    /// Gives the lease back and tells whether it was still held. Waits for a majority
-    /// to confirm, at most the node timeout; nodes that fail are asked again in the
-    /// background until the lock has expired there.
+    /// Releases the lease and returns whether it was still held. Waits until a majority has
+    /// confirmed, at most the node timeout. On nodes that fail, the client repeats the release in
+    /// the background until the lock has expired there.
     ///
-    /// Cancel safety: once polled, the release is under way and goes on if this is
-    /// dropped; before that, dropping it drops the lease, which releases it too.
+    /// Cancel safety: after the first poll, the release continues in the background if the future
+    /// is dropped. Before that, dropping the future drops the lease, which also releases it.
     pub async fn release(self) -> Released {
         if self.held.is_lost_at(self.core.clock.now()) {
             return Released::WasLost;
@@ -274,7 +277,7 @@ impl Lease {
         if self.pass_on() {
             return Released::Released;
         }
-        let Some(broadcast) = self.give_back(None) else {
+        let Some(broadcast) = self.send_release(None) else {
             return Released::WasLost;
         };
         match broadcast.decided().await {
@@ -283,10 +286,10 @@ impl Lease {
         }
     }
 
-    /// Releases the lease and keeps the name taken for another `period`, owned by nobody: the
-    /// work is not to be repeated before that. Call it when the work has succeeded, and
-    /// [`release`](Lease::release) when it has failed and may be repeated at once. At most 24 h.
-    /// If [`Options::min_hold`] asks for longer, that counts.
+    /// Releases the lease and keeps the name taken for another `period`, without an owner, so that
+    /// the work is not repeated before that. Call this when the work has succeeded, and
+    /// [`release`](Lease::release) when it has failed and may be repeated at once. At most 24 h. If
+    /// [`Options::min_hold`] ends later, it applies instead.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -305,12 +308,13 @@ impl Lease {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lease was over: nothing is kept. [`Error::NoMajority`] if not
-    /// enough nodes confirmed: they are asked again in the background, and the name is free at
-    /// the latest after the TTL where that fails. [`Error::Invalid`] for a period that is too
-    /// long: the lease is released.
+    /// [`Error::Lost`] if the lease had ended: the name is not kept. [`Error::NoMajority`] if too
+    /// few nodes confirmed: the client repeats the release in the background, and on nodes where
+    /// that fails the name is free after the TTL. [`Error::Invalid`] for a period that is too long:
+    /// the lease is released.
     ///
-    /// Cancel safety: once polled, the release is under way and goes on if this is dropped.
+    /// Cancel safety: after the first poll, the release continues in the background if the future
+    /// is dropped.
     pub async fn release_keeping(self, period: Duration) -> Result<(), Error> {
         between(
             "the period to keep the name",
@@ -323,7 +327,7 @@ impl Lease {
         if held.is_lost_at(now) {
             return Err(held.lost_error());
         }
-        let Some(broadcast) = self.give_back(Some(now + period)) else {
+        let Some(broadcast) = self.send_release(Some(now + period)) else {
             return Err(held.lost_error());
         };
         match broadcast.decided().await {
@@ -336,16 +340,16 @@ impl Lease {
         }
     }
 
-    /// Sends the release, and lets the next task of this process try. `None` if the lease was
-    /// over already.
-    fn give_back(&self, keep_until: Option<Moment>) -> Option<Arc<Broadcast>> {
+    /// Sends the release, and lets the next task of this process try. `None` if the lease had
+    /// already ended.
+    fn send_release(&self, keep_until: Option<Moment>) -> Option<Arc<Broadcast>> {
         let item = self.close(keep_until)?;
         let broadcast = self.core.janitor.give_back(item);
         self.held.end_turn();
         Some(broadcast)
     }
 
-    /// Releases the lease, and returns what was `done` under it if it was held until then.
+    /// Releases the lease, and returns the result of the work if the lease was held until then.
     pub(crate) async fn finish<T>(self, done: Option<T>) -> Result<T, Error> {
         let held = Arc::clone(&self.held);
         match (done, self.release().await) {
@@ -354,7 +358,7 @@ impl Lease {
         }
     }
 
-    /// Passes the claim on to another of this process who waits for it, if that is possible.
+    /// Passes the claim on to another task of this process that waits for it, if possible.
     fn pass_on(&self) -> bool {
         let passed = self.held.pass_on(self.core.clock.now()).is_some();
         if passed {
@@ -363,8 +367,8 @@ impl Lease {
         passed
     }
 
-    /// Takes the lease out of the keeper's hands. `None` if it was over already, in
-    /// which case it is being given back.
+    /// Removes the lease from the keeper. `None` if it had already ended; then its claim is already
+    /// being released.
     fn close(&self, keep_until: Option<Moment>) -> Option<Return> {
         let item = self.held.close(keep_until)?;
         self.core.keeper.leave(&self.held);
@@ -373,7 +377,7 @@ impl Lease {
 }
 
 impl Drop for Lease {
-    /// Posts the claim to the janitor; does not wait.
+    /// Queues the claim for release by the janitor. Does not wait.
     fn drop(&mut self) {
         if self.pass_on() {
             return;
@@ -407,9 +411,9 @@ mod tests {
     use crate::node::{Call, Node, NodeError, Verb};
     use crate::{Client, Error, MemoryNode, Moment, TimeSource};
 
-    /// A renewal that comes late must not bring a lock back that was given back.
+    /// A late renewal must not bring back a lock that was released.
     #[tokio::test]
-    async fn nothing_is_extended_after_the_end() {
+    async fn no_extend_is_sent_after_the_release() {
         let client = Client::in_memory();
         let lease = client.mutex("a").lock().await.unwrap();
         let (core, held) = (lease.core.clone(), lease.held.clone());
@@ -419,7 +423,7 @@ mod tests {
         assert!(client.mutex("a").try_lock().await.unwrap().is_some());
     }
 
-    /// A clock that goes on when told to, as after a suspend: no timer has noticed yet.
+    /// A clock that the test moves, as after a suspend: timers have not noticed yet.
     #[derive(Clone, Default)]
     struct Jumping(Arc<AtomicU64>);
 
@@ -433,10 +437,10 @@ mod tests {
         }
     }
 
-    /// Past the deadline the lease is lost, also if nothing but the clock says so yet, and
-    /// whatever a server says.
+    /// After the deadline the lease is lost, even if only the clock shows it, and whatever a node
+    /// answers.
     #[tokio::test]
-    async fn an_extend_is_not_believed_past_the_deadline() {
+    async fn an_extend_after_the_deadline_does_not_count() {
         let clock = Jumping::default();
         let node = MemoryNode::with_time_source("memory", Arc::new(clock.clone()));
         clock.0.store(1, Ordering::SeqCst);
@@ -456,7 +460,7 @@ mod tests {
         lease.lost().await;
     }
 
-    /// A node that renews nothing.
+    /// A node that refuses every EXTEND.
     struct Unrenewed(MemoryNode);
 
     impl Node for Unrenewed {
@@ -465,7 +469,7 @@ mod tests {
         }
 
         fn submit(&self, call: Call) {
-            let why = "on strike".into();
+            let why = "no renewals".into();
             match call.verb() {
                 Verb::Extend => call.answer(Err(NodeError::Refused { why })),
                 _ => self.0.submit(call),
@@ -474,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lease_that_could_not_be_renewed_says_what_the_nodes_said() {
+    async fn a_lost_lease_reports_what_the_nodes_answered() {
         let builder = Client::builder().custom_node(Unrenewed(MemoryNode::new("memory")));
         let client = builder.build().unwrap();
         let ttl = Duration::from_millis(200);
@@ -487,7 +491,7 @@ mod tests {
         assert_eq!((*why, nodes.len()), (Loss::NotRenewed, 1));
         let text = error.to_string();
         assert!(
-            text.contains("without a renewal [unrenewed: on strike]"),
+            text.contains("without a renewal [unrenewed: no renewals]"),
             "{text}"
         );
     }
@@ -495,7 +499,7 @@ mod tests {
     /// After a stop or a suspend, tasks may run before the keeper has noticed the deadline.
     /// No task of the runtime runs here, so only the clock can end the work.
     #[tokio::test]
-    async fn work_is_not_polled_again_past_the_deadline() {
+    async fn work_is_not_polled_again_after_the_deadline() {
         let clock = Jumping::default();
         let node = MemoryNode::with_time_source("memory", Arc::new(clock.clone()));
         clock.0.store(1, Ordering::SeqCst);
@@ -517,6 +521,6 @@ mod tests {
         let Poll::Ready(Err(Error::Lost { .. })) = with.as_mut().poll(&mut cx) else {
             panic!("the lease is lost by its deadline");
         };
-        assert_eq!(polls.load(Ordering::SeqCst), 1, "the work went on");
+        assert_eq!(polls.load(Ordering::SeqCst), 1, "the work was polled again");
     }
 }

@@ -1,11 +1,10 @@
-//! The janitor gives claims back when nobody else does: those of dropped leases, of
-//! cancelled and failed attempts, and those that a node did not confirm.
+//! The janitor releases claims in the background: those of dropped leases, of cancelled and failed
+//! attempts, and those whose release a node did not confirm.
 //!
-//! Clean-up outlives the caller. A claim is posted from any thread, also outside of a
-//! runtime and in `Drop`; the janitor's task sends the releases and repeats them where
-//! a node failed, until the claim has expired there by itself. Whoever is about to acquire a
-//! name sends them first ([`Janitor::send_queued`]), so that no acquire overtakes a release that
-//! this client owes.
+//! A claim can be queued from any thread, also outside of a runtime and in `Drop`. The janitor's
+//! task sends the releases, and repeats them on nodes that failed until the claim has expired
+//! there. A call that is about to acquire a name sends the queued releases first
+//! ([`Janitor::send_queued`]), so that its ACQUIRE does not overtake a release of this client.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,8 +21,8 @@ use crate::quorum::{Broadcast, NodeSet, Question};
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// The owner of the janitor. When it is dropped, the janitor finishes what is owed
-/// and ends.
+/// A handle for the janitor's task. When it is dropped, the task sends the outstanding releases and
+/// ends.
 pub(crate) struct Janitor {
     shared: Arc<Shared>,
 }
@@ -32,47 +31,47 @@ struct Shared {
     nodes: Arc<[Arc<dyn Node>]>,
     clock: Clock,
     queue: Mutex<Queue>,
-    /// How much is in the queue, or has been taken from it and not been sent yet.
+    /// How many releases are in the queue, or were taken from it and not sent yet.
     queued: AtomicUsize,
-    /// Held from taking something from the queue until it has been sent. Nothing that a node's
-    /// answer calls takes it.
+    /// Locked from taking a release from the queue until it has been sent. No code that a node's
+    /// answer calls locks it.
     sending: Mutex<()>,
     posted: Notify,
-    /// No more claims will be posted.
+    /// The handle was dropped: no more claims will be queued.
     closed: AtomicBool,
-    /// Releases that are not confirmed yet, counted per node.
+    /// How many releases are not confirmed yet, counted per node.
     owed: AtomicUsize,
-    settled: Notify,
+    all_confirmed: Notify,
 }
 
 #[derive(Default)]
 struct Queue {
     returns: VecDeque<Return>,
-    /// By when they are due, and a number that makes the key unique.
+    /// The key is when the repeat is due, and a number that makes it unique.
     repeats: BTreeMap<(Moment, u64), Repeat>,
     next_number: u64,
-    /// The task is gone, with its runtime: nothing is sent any more.
+    /// The task ended with its runtime: nothing is sent any more.
     abandoned: bool,
 }
 
-/// A claim to give back.
+/// A claim to release.
 pub(crate) struct Return {
     pub(crate) claim: Arc<Claim>,
-    /// The name is to stay taken until then.
+    /// Until when the name stays taken.
     pub(crate) keep_until: Option<Moment>,
     pub(crate) timeout: Duration,
-    /// The nodes where the claim cannot be.
+    /// Nodes that certainly do not have the claim.
     pub(crate) skip: NodeSet,
-    /// The nodes where nothing of it is on its way.
+    /// Nodes that have answered all earlier requests for the claim.
     pub(crate) settled: NodeSet,
-    /// The claim has expired everywhere by then.
+    /// When the claim has expired on all nodes.
     pub(crate) until: Moment,
 }
 
-/// A release that a node did not confirm.
+/// A release that a node did not confirm, to be repeated.
 struct Repeat {
     node: usize,
-    chore: Arc<Chore>,
+    releasing: Arc<Releasing>,
 }
 
 impl Janitor {
@@ -87,32 +86,32 @@ impl Janitor {
             posted: Notify::new(),
             closed: AtomicBool::new(false),
             owed: AtomicUsize::new(0),
-            settled: Notify::new(),
+            all_confirmed: Notify::new(),
         });
-        tokio::spawn(run(Rounds {
+        tokio::spawn(run(TaskGuard {
             shared: Arc::clone(&shared),
         }));
         Self { shared }
     }
 
-    /// Leaves a claim for the janitor to give back. Does no I/O, never blocks.
+    /// Queues a claim for release. Does no I/O and never blocks.
     pub(crate) fn post(&self, item: Return) {
         self.shared.owe(1);
         self.shared.post(|queue| queue.returns.push_back(item));
     }
 
-    /// Sends what is queued for release, as far as an acquire of this name must not overtake it.
-    /// A node takes calls in the order in which they are submitted.
+    /// Sends the queued releases that an acquire of this name must not overtake. A node processes
+    /// calls in the order in which they are submitted.
     pub(crate) fn send_queued(&self, name: &Name) {
         let shared = &self.shared;
         if shared.queued.load(Ordering::Acquire) > 0 {
             shared.send_returns();
-            // Not to a node that is known to fail: its turn comes when the repeat is due.
+            // A node that is known to fail gets its repeat when that is due.
             let repeats: Vec<_> = {
                 let queue = shared.queue();
                 let of_name = |(_, repeat): &(_, &Repeat)| {
                     let fails = || matches!(shared.nodes[repeat.node].status(), Some(Err(_)));
-                    repeat.chore.claim.name == *name && !fails()
+                    repeat.releasing.claim.name == *name && !fails()
                 };
                 let found = queue.repeats.iter().filter(of_name);
                 found.map(|(key, _)| *key).collect()
@@ -121,23 +120,23 @@ impl Janitor {
         }
     }
 
-    /// Gives a claim back now; the votes can be awaited. What fails is repeated by
-    /// the janitor, whether they are awaited or not.
+    /// Releases a claim now. The caller may wait for the votes. In any case, the janitor repeats
+    /// the release on nodes that fail.
     pub(crate) fn give_back(&self, item: Return) -> Arc<Broadcast> {
-        give_back(&self.shared, item)
+        release(&self.shared, item)
     }
 
-    /// Waits until nothing is owed any more.
+    /// Waits until all releases are confirmed.
     ///
-    /// Cancel safety: leaves nothing behind.
-    pub(crate) async fn settled(&self) {
+    /// Cancel safety: dropping the future has no effect.
+    pub(crate) async fn all_confirmed(&self) {
         loop {
-            let mut settled = std::pin::pin!(self.shared.settled.notified());
-            settled.as_mut().enable();
+            let mut confirmed = std::pin::pin!(self.shared.all_confirmed.notified());
+            confirmed.as_mut().enable();
             if self.shared.owed.load(Ordering::Acquire) == 0 {
                 return;
             }
-            settled.await;
+            confirmed.await;
         }
     }
 
@@ -154,26 +153,28 @@ impl Drop for Janitor {
 }
 
 impl Shared {
+    /// Counts releases that are not confirmed yet.
     fn owe(&self, releases: usize) {
         self.owed.fetch_add(releases, Ordering::AcqRel);
     }
 
-    fn settle(&self, releases: usize) {
+    /// Counts releases as confirmed, or as abandoned.
+    fn confirm(&self, releases: usize) {
         if self.owed.fetch_sub(releases, Ordering::AcqRel) == releases {
-            self.settled.notify_waiters();
+            self.all_confirmed.notify_waiters();
             if self.closed.load(Ordering::Acquire) {
                 self.posted.notify_one();
             }
         }
     }
 
-    /// Queues something that is owed.
+    /// Queues a release that was counted with `owe`.
     fn post(&self, enter: impl FnOnce(&mut Queue)) {
         let mut queue = self.queue();
         if queue.abandoned {
             drop(queue);
-            // The runtime is gone; the TTL ends the claim.
-            return self.settle(1);
+            // The runtime has ended. The claim expires after its TTL.
+            return self.confirm(1);
         }
         self.queued.fetch_add(1, Ordering::AcqRel);
         enter(&mut queue);
@@ -181,32 +182,32 @@ impl Shared {
         self.posted.notify_one();
     }
 
-    /// Sends the releases of all claims that were posted.
+    /// Sends the releases of all queued claims.
     fn send_returns(self: &Arc<Self>) {
         loop {
             let _sending = self.sending();
-            // The queue must not be locked while a node is asked, which may answer on the spot,
-            // with an error that is queued.
+            // The queue must not be locked while a call is submitted: the node may answer
+            // immediately with an error, and the repeat is then queued.
             let Some(item) = self.queue().returns.pop_front() else {
                 return;
             };
-            give_back(self, item);
+            release(self, item);
             self.queued.fetch_sub(1, Ordering::AcqRel);
-            self.settle(1);
+            self.confirm(1);
         }
     }
 
-    /// Sends these repeats, unless another task has done so.
+    /// Sends these repeats, except those that another task has sent.
     fn send_repeats(&self, keys: Vec<(Moment, u64)>) {
         for key in keys {
             let _sending = self.sending();
             let repeat = self.queue().repeats.remove(&key);
-            let Some(Repeat { node, chore }) = repeat else {
+            let Some(Repeat { node, releasing }) = repeat else {
                 continue;
             };
-            let (verb, timeout) = (chore.verb(), chore.timeout);
-            let claim = Arc::clone(&chore.claim);
-            self.nodes[node].submit(Call::new(verb, claim, timeout, chore, node));
+            let (verb, timeout) = (releasing.verb(), releasing.timeout);
+            let claim = Arc::clone(&releasing.claim);
+            self.nodes[node].submit(Call::new(verb, claim, timeout, releasing, node));
             self.queued.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -220,10 +221,10 @@ impl Shared {
     }
 }
 
-fn give_back(shared: &Arc<Shared>, item: Return) -> Arc<Broadcast> {
+fn release(shared: &Arc<Shared>, item: Return) -> Arc<Broadcast> {
     item.claim.give_back();
     shared.owe(shared.nodes.len() - item.skip.len());
-    let chore = Arc::new(Chore {
+    let releasing = Arc::new(Releasing {
         shared: Arc::clone(shared),
         keep_until: item.keep_until,
         claim: Arc::clone(&item.claim),
@@ -232,18 +233,18 @@ fn give_back(shared: &Arc<Shared>, item: Return) -> Arc<Broadcast> {
         failures: AtomicUsize::new(0),
     });
     let question = Question {
-        verb: chore.verb(),
+        verb: releasing.verb(),
         claim: &item.claim,
         timeout: item.timeout,
         skip: item.skip,
         settled: item.settled,
-        also: Some(chore),
+        also: Some(releasing),
     };
     Broadcast::send(&shared.nodes, question)
 }
 
-/// One claim's releases, until each node has confirmed.
-struct Chore {
+/// The releases of one claim, until each node has confirmed.
+struct Releasing {
     shared: Arc<Shared>,
     keep_until: Option<Moment>,
     claim: Arc<Claim>,
@@ -252,8 +253,8 @@ struct Chore {
     failures: AtomicUsize,
 }
 
-impl Chore {
-    /// What is left of the time to keep is counted anew for every repetition.
+impl Releasing {
+    /// The request. The time to keep the name is computed anew for every repeat.
     fn verb(&self) -> Verb {
         let now = self.shared.clock.now();
         let keep = self
@@ -265,21 +266,24 @@ impl Chore {
     }
 }
 
-impl Tally for Chore {
+impl Tally for Releasing {
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
         let Err(error) = answer else {
-            return self.shared.settle(1);
+            return self.shared.confirm(1);
         };
         let failures = self.failures.fetch_add(1, Ordering::Relaxed).min(16);
         let pause = FIRST_RETRY.saturating_mul(1 << failures).min(LONGEST_RETRY);
         let at = self.shared.clock.now() + pause;
         if at >= self.until {
-            // It has expired by itself, or will before another try could help.
-            return self.shared.settle(1);
+            // The claim has expired, or will before a repeat could help.
+            return self.shared.confirm(1);
         }
-        tracing::debug!(name = %self.claim.name, node, %error, "a release failed; to be repeated");
+        tracing::debug!(name = %self.claim.name, node, %error, "a release failed; repeating it");
         let shared = Arc::clone(&self.shared);
-        let repeat = Repeat { node, chore: self };
+        let repeat = Repeat {
+            node,
+            releasing: self,
+        };
         shared.post(|queue| {
             let number = queue.next_number;
             queue.next_number += 1;
@@ -288,12 +292,12 @@ impl Tally for Chore {
     }
 }
 
-/// The task's own hold on the shared state: notes when the task is gone.
-struct Rounds {
+/// The task's reference to the shared state. Notes when the task has ended.
+struct TaskGuard {
     shared: Arc<Shared>,
 }
 
-impl Drop for Rounds {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         let mut queue = self.shared.queue();
         queue.abandoned = true;
@@ -305,13 +309,13 @@ impl Drop for Rounds {
         let dropped = returns.len() + repeats.len();
         if dropped > 0 {
             self.shared.queued.fetch_sub(dropped, Ordering::AcqRel);
-            self.shared.settle(dropped);
+            self.shared.confirm(dropped);
         }
     }
 }
 
-async fn run(rounds: Rounds) {
-    let shared = &rounds.shared;
+async fn run(guard: TaskGuard) {
+    let shared = &guard.shared;
     loop {
         shared.send_returns();
         let due = ..=(shared.clock.now(), u64::MAX);

@@ -1,9 +1,9 @@
-//! The keeper renews leases and says when one is lost: one task and one timer for all
-//! leases of a client.
+//! The keeper renews leases and detects lost ones, with one task and one timer for all leases of a
+//! client.
 //!
-//! A lease stands in the book under the moment at which something must happen to it:
-//! its next renewal, or its end. Taking and returning a lease costs an insertion and a
-//! removal; the task is woken only when something is due earlier than it sleeps.
+//! The schedule contains each lease under the moment at which something is due: its next renewal,
+//! or its end. Acquiring and releasing a lease costs one insertion and one removal. The task is
+//! woken only if something is due before its timer fires.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,10 +18,10 @@ use crate::client::core::Closing;
 use crate::lease::state::{Extension, Held, Loss, Progress};
 use crate::node::Node;
 
-/// A renewal may be so early, if another is due.
+/// If another renewal is due, renewals that are due within this time are sent with it.
 const NEARLY: Duration = Duration::from_millis(50);
 
-/// The owner of the keeper. When it is dropped, the keeper ends.
+/// A handle for the keeper's task, which ends when this is dropped.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
 }
@@ -29,20 +29,20 @@ pub(crate) struct Keeper {
 struct Shared {
     nodes: Arc<[Arc<dyn Node>]>,
     clock: Clock,
-    book: Mutex<Book>,
+    schedule: Mutex<Schedule>,
     wake: Notify,
     closed: AtomicBool,
     closing: Arc<Closing>,
 }
 
-struct Book {
-    /// The task is gone, with its runtime: no lease is renewed any more.
+struct Schedule {
+    /// The task ended with its runtime: no lease is renewed any more.
     abandoned: bool,
     leases: BTreeMap<(Moment, u64), Arc<Held>>,
-    /// Renewals whose votes have decided.
+    /// Renewals that the votes have decided.
     decided: Vec<(Arc<Held>, Extension)>,
-    /// Until when the task sleeps.
-    sleeps_until: Moment,
+    /// When the timer of the task fires.
+    wakes_at: Moment,
 }
 
 impl Keeper {
@@ -51,37 +51,37 @@ impl Keeper {
         let shared = Arc::new(Shared {
             nodes,
             clock,
-            book: Mutex::new(Book {
+            schedule: Mutex::new(Schedule {
                 abandoned: false,
                 leases: BTreeMap::new(),
                 decided: Vec::new(),
-                sleeps_until: Moment::FAR,
+                wakes_at: Moment::FAR,
             }),
             wake: Notify::new(),
             closed: AtomicBool::new(false),
             closing,
         });
-        // Made here: a task may be dropped before it has run at all.
-        tokio::spawn(run(Watch(Arc::clone(&shared))));
+        // The guard is created here, because a task may be dropped before it has run at all.
+        tokio::spawn(run(EndGuard(Arc::clone(&shared))));
         Self { shared }
     }
 
-    /// Looks after a lease from now on.
+    /// Adds a lease.
     pub(crate) fn keep(&self, lease: &Arc<Held>) {
-        let mut book = self.shared.book();
-        if book.abandoned {
-            drop(book);
+        let mut schedule = self.shared.schedule();
+        if schedule.abandoned {
+            drop(schedule);
             return lease.lose(Loss::RuntimeEnded);
         }
-        if book.enter(lease, lease.next_renewal()) {
-            drop(book);
+        if schedule.insert(lease, lease.next_renewal()) {
+            drop(schedule);
             self.shared.wake.notify_one();
         }
     }
 
-    /// No longer looks after it.
+    /// Removes a lease.
     pub(crate) fn leave(&self, lease: &Held) {
-        self.shared.book().strike(lease);
+        self.shared.schedule().remove(lease);
     }
 }
 
@@ -93,23 +93,23 @@ impl Drop for Keeper {
 }
 
 impl Shared {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn schedule(&self) -> MutexGuard<'_, Schedule> {
+        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Book {
-    /// Enters a lease under the earlier of `next` and its end. Whether the task must
-    /// be woken to see it in time.
-    fn enter(&mut self, lease: &Arc<Held>, next: Moment) -> bool {
-        self.strike(lease);
+impl Schedule {
+    /// Schedules a lease for the earlier of `next` and its end. Returns whether the task must be
+    /// woken for it.
+    fn insert(&mut self, lease: &Arc<Held>, next: Moment) -> bool {
+        self.remove(lease);
         let due = next.min(lease.lost_at());
         lease.due.store(due.as_nanos(), Ordering::Relaxed);
         self.leases.insert((due, lease.id), Arc::clone(lease));
-        due < self.sleeps_until
+        due < self.wakes_at
     }
 
-    /// The leases whose renewal is due in a moment; from now on only their end is.
+    /// Takes the leases whose renewal is nearly due. From now on, only their end is scheduled.
     fn take_nearly_due(&mut self, now: Moment) -> Vec<Arc<Held>> {
         let soon = self.leases.range(..(now + NEARLY, u64::MAX));
         let soon = soon.filter(|((due, _), lease)| {
@@ -118,37 +118,37 @@ impl Book {
         });
         let leases: Vec<_> = soon.map(|(_, lease)| Arc::clone(lease)).collect();
         for lease in &leases {
-            self.enter(lease, Moment::FAR);
+            self.insert(lease, Moment::FAR);
         }
         leases
     }
 
-    fn strike(&mut self, lease: &Held) {
+    fn remove(&mut self, lease: &Held) {
         let due = Moment::from_nanos(lease.due.load(Ordering::Relaxed));
         self.leases.remove(&(due, lease.id));
     }
 }
 
-/// Tells all holders when the task is gone, with its runtime: nobody renews any more.
-struct Watch(Arc<Shared>);
+/// Ends all leases when the task ends with its runtime, because nothing renews them any more.
+struct EndGuard(Arc<Shared>);
 
-impl Drop for Watch {
+impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.closing.runtime_ended();
-        let mut book = self.0.book();
-        book.abandoned = true;
-        let leases = std::mem::take(&mut book.leases);
-        drop(book);
+        let mut schedule = self.0.schedule();
+        schedule.abandoned = true;
+        let leases = std::mem::take(&mut schedule.leases);
+        drop(schedule);
         for lease in leases.into_values() {
             lease.lose(Loss::RuntimeEnded);
         }
     }
 }
 
-async fn run(watch: Watch) {
-    let shared = &watch.0;
+async fn run(guard: EndGuard) {
+    let shared = &guard.0;
     while !shared.closed.load(Ordering::Acquire) {
-        let next = attend(shared);
+        let next = run_due(shared);
         tokio::select! {
             biased;
             () = shared.wake.notified() => {}
@@ -157,36 +157,37 @@ async fn run(watch: Watch) {
     }
 }
 
-/// Does what is due, and says when something is next.
-fn attend(shared: &Arc<Shared>) -> Moment {
-    let decided = std::mem::take(&mut shared.book().decided);
+/// Does what is due, and returns when something is due next.
+fn run_due(shared: &Arc<Shared>) -> Moment {
+    let decided = std::mem::take(&mut shared.schedule().decided);
     for (lease, extension) in decided {
         let next = match lease.finish_extension(&extension, &shared.clock) {
             Progress::Extended => lease.next_renewal(),
-            // A failed extend changes nothing: the old deadline stands, and the
-            // keeper tries again until it passes.
+            // A failed extend changes nothing: the deadline stays, and the keeper tries again until
+            // it passes.
             Progress::Unknown => shared.clock.now() + lease.retry_pause(),
             Progress::Over => continue,
         };
-        let mut book = shared.book();
-        // Under the lock: a lease that is given back ends first and leaves then.
+        let mut schedule = shared.schedule();
+        // Checked while the schedule is locked: a lease that is released ends first and is removed
+        // from the schedule afterwards.
         if lease.is_open() {
-            book.enter(&lease, next);
+            schedule.insert(&lease, next);
         }
     }
     let now = shared.clock.now();
     let mut any_due = false;
     loop {
-        let mut book = shared.book();
-        let Some(entry) = book.leases.first_entry().filter(|e| e.key().0 <= now) else {
+        let mut schedule = shared.schedule();
+        let Some(entry) = schedule.leases.first_entry().filter(|e| e.key().0 <= now) else {
             break;
         };
         let lease = entry.remove();
         if now < lease.lost_at() {
-            // Until the votes are in, only the end is due.
-            book.enter(&lease, Moment::FAR);
+            // Until the votes are counted, only the end is due.
+            schedule.insert(&lease, Moment::FAR);
         }
-        drop(book);
+        drop(schedule);
         if now >= lease.lost_at() {
             lease.lose(lease.loss_at_deadline());
         } else if lease.renews() {
@@ -195,17 +196,18 @@ fn attend(shared: &Arc<Shared>) -> Moment {
         }
     }
     if any_due {
-        // Those that are nearly due go along, so that many leases are not many wake-ups and
-        // many requests. Taken before the loop: a node may answer on the spot.
-        let nearly_due = shared.book().take_nearly_due(now);
+        // Renewals that are nearly due are sent now, too, so that many leases do not need as many
+        // wake-ups and requests. They are taken before the loop, because a node may answer
+        // immediately.
+        let nearly_due = shared.schedule().take_nearly_due(now);
         for lease in nearly_due {
             renew(shared, lease);
         }
     }
-    let mut book = shared.book();
-    let first = book.leases.first_key_value();
-    book.sleeps_until = first.map_or(Moment::FAR, |((due, _), _)| *due);
-    book.sleeps_until
+    let mut schedule = shared.schedule();
+    let first = schedule.leases.first_key_value();
+    schedule.wakes_at = first.map_or(Moment::FAR, |((due, _), _)| *due);
+    schedule.wakes_at
 }
 
 fn renew(shared: &Arc<Shared>, lease: Arc<Held>) {
@@ -225,7 +227,7 @@ fn renew(shared: &Arc<Shared>, lease: Arc<Held>) {
     }
 }
 
-/// Wakes the keeper when a renewal's votes have decided.
+/// Wakes the keeper when the votes have decided a renewal.
 struct Decided {
     shared: Weak<Shared>,
     lease: Arc<Held>,
@@ -236,7 +238,7 @@ impl Wake for Decided {
     fn wake(self: Arc<Self>) {
         if let Some(shared) = self.shared.upgrade() {
             let decided = (Arc::clone(&self.lease), self.extension.clone());
-            shared.book().decided.push(decided);
+            shared.schedule().decided.push(decided);
             shared.wake.notify_one();
         }
     }

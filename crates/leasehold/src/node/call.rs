@@ -1,4 +1,4 @@
-//! A request to a node, on its way and back.
+//! A request to a node, and its answer.
 
 use std::fmt;
 use std::future::Future;
@@ -11,13 +11,13 @@ use super::{Node, rules};
 use super::{NodeError, Vote};
 use crate::base::name::Name;
 
-/// What is claimed: one attempt's name, owner and token.
+/// One attempt to acquire a lock: its name, owner value and token.
 pub struct Claim {
     pub(crate) name: Name,
     pub(crate) owner: Box<[u8]>,
     pub(crate) token: u64,
     pub(crate) ttl: Duration,
-    /// When it was made, if all its requests are made by this client.
+    /// When the claim was created, if only this client sends requests for it.
     made: Option<Tick>,
     on_one_node: bool,
     waited: AtomicBool,
@@ -25,20 +25,21 @@ pub struct Claim {
     holders: Mutex<Holders>,
 }
 
-/// The processes that hold a claim. When all of them are dead, so is the claim.
+/// The processes that hold a claim. The claim ends when all of them are dead, on nodes that can
+/// tell.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Holders {
-    /// The process that took it.
+    /// The process that acquired it.
     #[default]
     ThisProcess,
-    /// These processes of this machine, by their ids.
+    /// These processes of this machine, by process id.
     Processes(Box<[u32]>),
-    /// None: the claim outlives the process that took it.
+    /// No process: the claim outlives the process that acquired it.
     Nobody,
 }
 
 impl Claim {
-    /// A claim, for tests of a node. Clients make their own.
+    /// Creates a claim, for tests of a node. Clients create their own claims.
     #[must_use]
     pub fn new(name: Name, owner: impl Into<Box<[u8]>>, token: u64, ttl: Duration) -> Self {
         Self {
@@ -54,39 +55,37 @@ impl Claim {
         }
     }
 
-    /// That claim, which nobody has asked any node for so far.
+    /// Marks the claim as created now: no request for it was sent before.
     pub(crate) fn made_now(mut self) -> Self {
         self.made = Some(Tick::now());
         self
     }
 
-    /// Whether everything that was ever asked for this claim was asked by this client, and after
-    /// `tick`.
+    /// Whether this client sent all requests for this claim, and sent them after `tick`.
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) fn is_only_since(&self, tick: Tick) -> bool {
         self.made.is_some_and(|made| made > tick) && self.holders() == Holders::ThisProcess
     }
 
-    /// That claim, on which only one node votes, if so.
+    /// Sets whether only one node votes on the claim.
     #[must_use]
     pub fn on_one_node(mut self, so: bool) -> Self {
         self.on_one_node = so;
         self
     }
 
-    /// Whether the node is the only one that votes on the claim. Then nobody can be before it
-    /// elsewhere.
+    /// Whether only one node votes on the claim. Then no waiter can be ahead of it on another node.
     #[must_use]
     pub fn is_on_one_node(&self) -> bool {
         self.on_one_node
     }
 
-    /// It stands in line from now on.
+    /// Marks the claim as waiting in line.
     pub(crate) fn wait(&self) {
         self.waited.store(true, Ordering::Release);
     }
 
-    /// Whether it has stood in line. Then others may stand there too.
+    /// Whether the claim has waited in line. Then other claims may wait there, too.
     #[must_use]
     pub fn has_waited(&self) -> bool {
         self.waited.load(Ordering::Acquire)
@@ -96,8 +95,8 @@ impl Claim {
         *self.holders.lock().unwrap_or_else(PoisonError::into_inner) = holders;
     }
 
-    /// Who must be alive for the claim to be. A node that can tell whether they are may
-    /// free the lock of the dead before its TTL is over.
+    /// Returns the processes that hold the claim. A node that knows that all of them are dead may
+    /// free the lock before its TTL is over.
     #[must_use]
     pub fn holders(&self) -> Holders {
         self.holders
@@ -106,13 +105,13 @@ impl Claim {
             .clone()
     }
 
-    /// From now on, no request to take or keep the claim may be sent.
+    /// Marks the claim as released. From now on, no ACQUIRE, WAIT or EXTEND of it may be sent.
     pub(crate) fn give_back(&self) {
         self.given_back.store(true, Ordering::Release);
     }
 
-    /// Whether the claim is being given back. A node that has put a request to take or
-    /// keep it aside (to send it again, say) must not send it any more.
+    /// Whether the claim is being released. If a node has deferred an ACQUIRE, WAIT or EXTEND of it
+    /// (for example to send it again), it must not send it any more.
     #[must_use]
     pub fn is_given_back(&self) -> bool {
         self.given_back.load(Ordering::Acquire)
@@ -124,8 +123,8 @@ impl Claim {
         &self.name
     }
 
-    /// The value of the lock. It identifies the attempt (and with it the token), and
-    /// it is a secret: whoever knows it can release the lock.
+    /// The value of the lock. It identifies the attempt, and with it the token. It is a secret: a
+    /// client that knows it can release the lock.
     #[must_use]
     pub fn owner(&self) -> &[u8] {
         &self.owner
@@ -137,21 +136,21 @@ impl Claim {
         self.token
     }
 
-    /// Whether it has a fencing token. One without is a plain lock, as other libraries take it:
-    /// the fence is neither asked nor raised.
+    /// Whether the claim has a fencing token. A claim without one is a plain lock, as in other
+    /// libraries: nodes neither check nor raise the fence.
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.token != 0
     }
 
-    /// How long the lock is to live. Whole milliseconds.
+    /// The TTL of the lock, in whole milliseconds.
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 }
 
-/// The order in which things happened in this process, whatever its clocks say.
+/// A logical clock: the order of events in this process, whatever the clocks say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tick(u64);
 
@@ -163,7 +162,7 @@ impl Tick {
 }
 
 impl fmt::Debug for Claim {
-    /// Without the owner, which is a secret.
+    /// Omits the owner, which is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Claim")
             .field("name", &self.name)
@@ -173,19 +172,19 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// What a node is asked to do with a [`Claim`].
+/// What a request asks a node to do with a [`Claim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Take the lock: [`rules::acquire`].
+    /// Acquire the lock: [`rules::acquire`].
     Acquire,
-    /// Stand in line for it, or stand there still: [`rules::wait`]. Asked again about every
-    /// second, or every other.
+    /// Wait in line for the lock, or stay in line: [`rules::wait`]. Clients send it again every 1.1
+    /// s, or every 2.2 s with 100 or more waiters ahead.
     Wait,
-    /// Keep it for another TTL: [`rules::extend`].
+    /// Renew the lock for another TTL: [`rules::extend`].
     Extend,
-    /// Give it back: [`rules::release`].
+    /// Release the lock, or leave the line: [`rules::release`].
     Release {
-        /// Keep the name taken for so long, owned by nobody.
+        /// Keep the name taken for this time, without an owner.
         keep: Option<Duration>,
     },
 }
@@ -221,27 +220,27 @@ impl Call {
         self
     }
 
-    /// A hint that a node may ignore: whether this node has answered every earlier
-    /// request of the claim, the last with [`Vote::Granted`]. Then nothing of it can
-    /// arrive late, and a release need not raise the fence against that.
+    /// A hint that a node may ignore: whether this node has answered all earlier requests for the
+    /// claim, and the last one with [`Vote::Granted`]. Then no request can arrive late, and a
+    /// release need not raise the fence against late requests.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// What to do.
+    /// What the request asks for.
     #[must_use]
     pub fn verb(&self) -> Verb {
         self.verb
     }
 
-    /// With which claim.
+    /// The claim of the request.
     #[must_use]
     pub fn claim(&self) -> &Claim {
         &self.claim
     }
 
-    /// The call must be answered within this time.
+    /// The time within which the call must be answered.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.timeout
@@ -252,7 +251,7 @@ impl Call {
         self.ballot.cast(answer);
     }
 
-    /// A release of the same claim. Its answer is not awaited by anything.
+    /// Creates a release of the same claim. Its answer is ignored.
     #[cfg(feature = "redis")]
     pub(crate) fn release_unheard(&self) -> Self {
         let verb = Verb::Release { keep: None };
@@ -260,8 +259,8 @@ impl Call {
         Self::new(verb, claim, self.timeout, Arc::new(Unheard), 0)
     }
 
-    /// Makes a call for another node to answer; `then` gets that answer, and this call to
-    /// answer with it. For nodes in front of others: to log, to delay, to fail at will.
+    /// Creates a call for another node to answer. `then` gets that answer, and this call, which it
+    /// must answer. For nodes that wrap other nodes: to log, delay or fail calls.
     ///
     /// ```
     /// use leasehold::{MemoryNode, node::{Call, Node}};
@@ -291,11 +290,11 @@ impl Call {
         Self::new(verb, claim, timeout, relay, 0).settled(settled)
     }
 
-    /// Answers the call with the outcome of `work`, or with
-    /// [`NodeError::TimedOut`] when it takes longer than [`timeout`](Self::timeout).
-    /// For nodes whose store is asked by a future; spawn the result.
+    /// Answers the call with the result of `work`, or with [`NodeError::TimedOut`] if `work` takes
+    /// longer than [`timeout`](Self::timeout). For nodes whose store has an async API. Spawn the
+    /// returned future.
     ///
-    /// Cancel safety: if dropped, the call counts as unanswered.
+    /// Cancel safety: if the future is dropped, the call counts as unanswered.
     pub async fn serve(self, work: impl Future<Output = Result<Vote, NodeError>>) {
         let after = self.timeout;
         let answer = tokio::time::timeout(after, work)
@@ -315,12 +314,12 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Where the answers to one round of calls are counted.
+/// Counts the answers to the calls of one round.
 pub(crate) trait Tally: Send + Sync {
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>);
 }
 
-/// Takes answers that nothing depends on.
+/// Ignores answers.
 #[cfg(feature = "redis")]
 struct Unheard;
 
@@ -329,7 +328,7 @@ impl Tally for Unheard {
     fn count(self: Arc<Self>, _: usize, _: Result<Vote, NodeError>) {}
 }
 
-/// Gets the answer of a [relayed](Call::relay) call.
+/// Receives the answer of a [relayed](Call::relay) call.
 struct Relay<F>(Mutex<Option<(Call, F)>>);
 
 impl<F> Tally for Relay<F>
@@ -344,7 +343,7 @@ where
     }
 }
 
-/// The right to cast one vote, once. Cast as unanswered when dropped.
+/// The right to cast one vote. Counts as unanswered when dropped.
 struct Ballot {
     to: Option<Arc<dyn Tally>>,
     node: usize,

@@ -1,4 +1,4 @@
-//! What a lease needs of a store: the [`Node`] trait and the messages it takes.
+//! The interface of a store of locks: the [`Node`] trait and its messages.
 
 mod call;
 mod line;
@@ -31,39 +31,38 @@ pub use vote::{NodeError, Vote};
 pub(crate) use watch::Listener;
 pub use watch::{News, Notifier, Watch};
 
-/// What [`Node::flush`] returns.
+/// The future that [`Node::flush`] returns.
 pub type Flush = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a node answers to [`Node::survey`].
+/// The future that [`Node::survey`] returns.
 pub type Survey = Pin<Box<dyn Future<Output = Result<Vec<Sighting>, NodeError>> + Send>>;
 
 /// A store of locks: one voter of a quorum.
 ///
-/// A client has one node or several independent ones, and a lease is a claim that
-/// a majority of them granted. A node keeps for each name the **lock** (an owner
-/// value and when it expires) and the **fence** (the highest token granted; it
-/// outlives the lock), and the line of those who wait. It votes on a claim by [`vote`] (or,
-/// without a line, by [`rules::vote`]), atomically. Whoever stores locks somewhere new
-/// implements this trait and [`Record`], and runs the conformance suite of
+/// A client has one node or several independent ones, and a lease is a claim that a majority of
+/// them granted. For each name, a node keeps the **lock** (an owner value and its expiry), the
+/// **fence** (the largest token granted, which outlives the lock) and the line of waiters. It votes
+/// on a claim with [`vote`] (or, without a line, with [`rules::vote`]), atomically. To store locks
+/// elsewhere, implement this trait and [`Record`], and run the conformance suite of
 /// `leasehold-testkit`.
 ///
 /// # Contract
-/// - [`submit`](Node::submit) returns at once. It never blocks and never panics.
-/// - Every [`Call`] is answered, within [`Call::timeout`]. Dropping a call unanswered
-///   is an answer too: [`NodeError::Unanswered`].
-/// - An answer belongs to exactly the call it is given to. A reply that may belong to
-///   another request is an error, not a vote.
-/// - Calls submitted one after the other take effect in that order, unless one of them
-///   failed. (So the release of an attempt takes effect before the next attempt.)
-/// - A call that was answered with an error may take effect later, or never; with one that
-///   [had no effect](NodeError::had_no_effect), never.
-/// - The node's clock does not go back, and a node that has lost its memory says so by
-///   its [floor](rules::View::floor).
+/// - [`submit`](Node::submit) returns immediately. It never blocks and never panics.
+/// - The node answers every [`Call`] within [`Call::timeout`]. Dropping a call without an answer
+///   counts as [`NodeError::Unanswered`].
+/// - An answer belongs to exactly one call. If a reply may belong to another request, the node
+///   answers with an error, not with a vote.
+/// - Calls take effect in the order in which they were submitted, unless one of them failed. (So
+///   the release of an attempt takes effect before the next attempt.)
+/// - A call that was answered with an error may take effect later, or never. If the error [had no
+///   effect](NodeError::had_no_effect), the call never takes effect.
+/// - The node's clock does not go back. A node that has lost its memory raises its
+///   [floor](rules::View::floor).
 ///
 /// ```
 /// use leasehold::{Client, node::{Call, Node, NodeError, Vote}};
 ///
-/// /// A node that is always out of order.
+/// /// A node that always fails.
 /// struct Broken;
 ///
 /// impl Node for Broken {
@@ -71,43 +70,44 @@ pub type Survey = Pin<Box<dyn Future<Output = Result<Vec<Sighting>, NodeError>> 
 ///         "broken"
 ///     }
 ///     fn submit(&self, call: Call) {
-///         call.answer(Err(NodeError::Unreachable { why: "out of order".into() }));
+///         call.answer(Err(NodeError::Unreachable { why: "no cable".into() }));
 ///     }
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
 /// let client = Client::builder().custom_node(Broken).build().unwrap();
 /// let error = client.mutex("x").try_lock().await.unwrap_err();
-/// assert!(error.to_string().contains("out of order"));
+/// assert!(error.to_string().contains("no cable"));
 /// # }
 /// ```
 pub trait Node: Send + Sync + 'static {
-    /// How the node is called in errors and logs. No credentials.
+    /// The name of the node in errors and logs. Must not contain credentials.
     fn label(&self) -> &str;
 
-    /// Takes a request, to be answered through [`Call::answer`].
+    /// Accepts a request. The node answers it with [`Call::answer`].
     fn submit(&self, call: Call);
 
-    /// Starts to connect in the background, unless that has begun. By default there is nothing
-    /// to do.
+    /// Starts to connect in the background, if the node has not started yet. The default does
+    /// nothing.
     fn connect(&self) {}
 
-    /// Whether the node can be asked now: `Ok` once it is known to work, an error
-    /// if it is known not to, `None` while that is not known yet.
+    /// Returns `Ok` if the node is known to work, an error if it is known not to work, and `None`
+    /// while that is unknown.
     fn status(&self) -> Option<Result<(), NodeError>> {
         Some(Ok(()))
     }
 
-    /// A hint: as far as is known, no token up to here is granted (the node's
-    /// [floor](rules::View::floor)). A proposal above it saves a round trip and wins the
-    /// node's vote; nothing depends on it being right.
+    /// Returns a hint: as far as is known, the node grants no token up to this number (its
+    /// [floor](rules::View::floor)). A proposal above it saves a round trip. No guarantee depends
+    /// on the hint.
     fn floor(&self) -> u64 {
         0
     }
 
-    /// Rings `notifier` when there are [news](News) for a claim that [waits](Verb::Wait); called
-    /// before it waits. A missed ring costs time and nothing else: who waits also asks from
-    /// time to time. `None`, as by default, if the node cannot tell.
+    /// Registers `notifier`, which the node uses when there is [news](News) for a claim that
+    /// [waits](Verb::Wait). Called before the claim waits. A lost notification costs time and
+    /// nothing else, because waiters re-send WAIT every 1.1 s or 2.2 s. The default, `None`, means
+    /// that the node cannot notify.
     fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
         let _ = (claim, notifier);
         None
@@ -118,17 +118,17 @@ pub trait Node: Send + Sync + 'static {
         false
     }
 
-    /// Resolves when everything that was asked of the node so far has been done, watches that
-    /// have ended included: what a process waits for before it exits.
+    /// Resolves when all earlier calls, and the ends of watches, have been processed. A process
+    /// waits for this before it exits.
     fn flush(&self) -> Flush {
         Box::pin(std::future::ready(()))
     }
 
-    /// The locks that are on the node now: that of this name, or all that leasehold has to
-    /// do with. By default an error: the node cannot tell.
+    /// Returns the locks that are on the node now: the lock of this name, or all locks that
+    /// leasehold knows of. The default returns an error.
     fn survey(&self, name: Option<&Name>) -> Survey {
         let _ = name;
-        let why = "this kind of node cannot say what locks it has".into();
+        let why = "this kind of node cannot list its locks".into();
         Box::pin(std::future::ready(Err(NodeError::Refused { why })))
     }
 }

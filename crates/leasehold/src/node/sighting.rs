@@ -1,4 +1,4 @@
-//! A lock as a node shows it to those who only look.
+//! A lock as a node reports it for inspection.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,13 +13,13 @@ pub struct Sighting {
     /// The key of the lock, as a node reports it. In an [`Inspection`](crate::Inspection) it is
     /// the name, without the client's prefix.
     pub name: Name,
-    /// Who holds it there.
+    /// The holder.
     pub holder: Holder,
-    /// When it runs out there if nobody renews it; `None` if it has no TTL.
+    /// The time until the lock expires on the node unless it is renewed; `None` if it has no TTL.
     pub remaining: Option<Duration>,
-    /// The highest token granted there, if the node knows one for this name.
+    /// The largest token that the node granted for this name, if the node knows it.
     pub fence: Option<u64>,
-    /// How many wait for it there, if the node knows.
+    /// How many claims wait for the lock on the node, if the node knows.
     pub waiters: Option<usize>,
     /// When the node granted the lock to the holder's token, by the node's clock in microseconds
     /// since 1970, if it recorded that.
@@ -29,7 +29,7 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// A lock with this value.
+    /// Creates a sighting of a lock with this value.
     #[must_use]
     pub fn new(name: Name, value: impl Into<Vec<u8>>, remaining: Option<Duration>) -> Self {
         let value = value.into();
@@ -44,22 +44,22 @@ impl Sighting {
         }
     }
 
-    /// With the fence that the node has for the name.
+    /// Adds the fence that the node has for the name.
     #[must_use]
     pub fn with_fence(mut self, fence: Option<u64>) -> Self {
         self.fence = fence;
         self
     }
 
-    /// With the number of those who wait for it.
+    /// Adds the number of claims that wait for the lock.
     #[must_use]
     pub fn with_waiters(mut self, waiters: usize) -> Self {
         self.waiters = Some(waiters);
         self
     }
 
-    /// With the token that the node granted last and when it did so, by its clock in microseconds
-    /// since 1970. It is ignored if the holder has another token.
+    /// Adds the token that the node granted last and when, by the node's clock in microseconds
+    /// since 1970. Ignored if the holder has another token.
     #[must_use]
     pub fn with_granted(mut self, granted: Option<(u64, u64)>) -> Self {
         let of_holder = granted.filter(|(token, _)| Some(*token) == self.holder.token);
@@ -67,10 +67,11 @@ impl Sighting {
         self
     }
 
-    /// When the lock was granted to the holder, by the node's clock. A node that granted it without
-    /// delay may not have recorded that: then it is when the holder
-    /// [asked](Holder::since). In an [`Inspection`](crate::Inspection) it is the earliest time that
-    /// a node recorded. `None` for a holder without a token. Never in the future.
+    /// Returns when the lock was granted to the holder, by the node's clock. A node that granted it
+    /// without delay may not have recorded that: then this is when the holder
+    /// [requested](Holder::since) the lock. In an [`Inspection`](crate::Inspection) it is the
+    /// earliest time that a node recorded. `None` for a holder without a token. Never in the
+    /// future.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -90,8 +91,9 @@ impl Sighting {
         Some(granted.map_or(asked, |granted| granted.min(SystemTime::now())))
     }
 
-    /// A short name for the owner: what [`Client::break_lock`](crate::Client::break_lock) takes. It tells owners apart,
-    /// also those of other libraries, and does not give their secret away.
+    /// Returns the short id of the owner, which [`Client::break_lock`](crate::Client::break_lock)
+    /// accepts. It distinguishes owners, including those of other libraries, and does not reveal
+    /// the secret.
     #[must_use]
     pub fn owner_id(&self) -> String {
         owner_id(&self.value)
@@ -99,7 +101,7 @@ impl Sighting {
 }
 
 impl fmt::Debug for Sighting {
-    /// Without the value, which is a secret.
+    /// Omits the value, which is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sighting")
             .field("name", &self.name)

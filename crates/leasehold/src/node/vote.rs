@@ -7,33 +7,33 @@ use thiserror::Error;
 
 use crate::base::holder::Holder;
 
-/// A node's answer.
+/// The vote of a node on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vote {
-    /// `Acquire` and `Extend`: the lock is the claim's for a TTL from now. `Wait`: it is the
-    /// claim's since its turn came, for [`HANDED_OVER`](super::HANDED_OVER) from then.
+    /// `Acquire` and `Extend`: the claim holds the lock for one TTL from now. `Wait`: the claim
+    /// holds the lock since its turn came, for [`HANDED_OVER`](super::HANDED_OVER) from then.
     Granted,
-    /// `Release`: it is not the claim's any more.
+    /// `Release`: the claim does not hold the lock any more.
     Released {
-        /// Whether it was until now.
+        /// Whether the claim held the lock until now.
         held: bool,
     },
-    /// Another owner has the lock.
+    /// Another claim holds the lock.
     Held {
-        /// Who.
+        /// The holder.
         holder: Holder,
-        /// For how long yet; `None` if the lock has no TTL.
+        /// The time until the lock expires; `None` if it has no TTL.
         remaining: Option<Duration>,
         /// The effective fence.
         fence: u64,
         /// The node's clock, in µs since 1970.
         now: u64,
-        /// `Wait`: how many stand in line before this one, as far as was worth counting;
-        /// `None` if it does not stand there.
+        /// `Wait`: how many waiters are ahead of the claim, counted up to a limit; `None` if the
+        /// claim does not wait in line.
         place: Option<u32>,
     },
-    /// `Wait`: the lock is free and reserved for the claim, which may [ask](super::Verb::Acquire)
-    /// for it.
+    /// `Wait`: the lock is free and the claim is first in line. It should send
+    /// [ACQUIRE](super::Verb::Acquire).
     YourTurn,
     /// `Acquire` and `Wait`: the token is not above the fence.
     Stale {
@@ -49,17 +49,17 @@ pub enum Vote {
         /// The node's clock, in µs since 1970.
         now: u64,
     },
-    /// `Extend`: a newer token was granted here, or the node lost its memory since.
+    /// `Extend`: the node granted a newer token, or lost its memory since it granted the claim.
     Lost {
         /// The effective fence.
         fence: u64,
     },
-    /// No vote yet: the node restarted or was promoted not long ago and may have forgotten locks,
-    /// or its set of nodes took the place of another whose leases may still run.
+    /// The node does not vote yet: it restarted or was promoted recently and may have lost locks,
+    /// or its set of nodes replaced another set whose leases may still be valid.
     Quarantined {
-        /// How long it has had its memory.
+        /// How long the node has had its memory.
         up: Duration,
-        /// When it votes again.
+        /// The time until the node votes again.
         remaining: Duration,
     },
 }
@@ -69,17 +69,19 @@ impl fmt::Display for Vote {
         match self {
             Self::Granted => f.write_str("granted"),
             Self::Released { held: true } => f.write_str("released"),
-            Self::Released { held: false } => f.write_str("was not held here"),
+            Self::Released { held: false } => f.write_str("not held"),
             Self::Held {
                 holder,
                 remaining: Some(left),
                 ..
-            } => write!(f, "held by {holder}, {left:.1?} left"),
+            } => write!(f, "held by {holder}, expires in {left:.1?}"),
             Self::Held { holder, .. } => write!(f, "held by {holder}, without a TTL"),
-            Self::YourTurn => f.write_str("free, and reserved for this one"),
-            Self::Stale { fence, .. } => write!(f, "a newer token was granted ({fence})"),
-            Self::Ahead { now, .. } => write!(f, "its clock is far behind the token ({now})"),
-            Self::Lost { fence } => write!(f, "the lease is over here (fence {fence})"),
+            Self::YourTurn => f.write_str("free, and this claim is first in line"),
+            Self::Stale { fence, .. } => write!(f, "granted a newer token ({fence})"),
+            Self::Ahead { now, .. } => {
+                write!(f, "the token is too far ahead of the node's clock ({now})")
+            }
+            Self::Lost { fence } => write!(f, "the lease has ended (fence {fence})"),
             Self::Quarantined { up, remaining } => write!(
                 f,
                 "up for {:.0?}, votes again in {:.1?}",
@@ -97,64 +99,66 @@ pub enum NodeError {
     /// No answer in time. The request may still take effect.
     #[error("no answer within {after:?}")]
     TimedOut {
-        /// The time it had.
+        /// The time limit.
         after: Duration,
     },
-    /// The node cannot be reached; the request was not sent.
-    #[error("unreachable: {why}")]
+    /// The client is not connected to the node. The request was not sent.
+    #[error("not connected: {why}")]
     Unreachable {
-        /// What the last try to connect met.
+        /// Why the last attempt to connect failed.
         why: String,
     },
-    /// The connection broke while the request was under way.
+    /// The connection broke before the request was answered.
     #[error("disconnected: {why}")]
     Disconnected {
-        /// What broke it.
+        /// Why it broke.
         why: String,
     },
     /// The TLS handshake failed: one side does not accept the other's certificate, or the
     /// server does not use TLS.
     #[error("TLS handshake failed: {why}")]
     Tls {
-        /// What was wrong.
+        /// What failed.
         why: String,
     },
     /// The server has no database with the index in the URL.
     #[error("the server has no database with this index")]
     NoSuchDatabase,
-    /// The key holds something that is not a lock.
-    #[error("the key holds a value of another type, not a lock; use another name or a prefix")]
+    /// The key contains something that is not a lock.
+    #[error("the key contains a value of another type, not a lock; use another name or a prefix")]
     WrongType,
-    /// The server is a replica: for the time of a failover, or because it was named instead of its
+    /// The server is a replica: during a failover, or because the client names it instead of its
     /// master.
-    #[error("the server is a replica now (READONLY) and grants nothing; name its master")]
+    #[error(
+        "the server is a replica now (READONLY) and grants no locks; use the URL of its master"
+    )]
     ReadOnly,
     /// The server is loading its data.
     #[error("the server is loading its data")]
     Loading,
-    /// The server cannot do what it is asked at the moment (`BUSY`, `MASTERDOWN`, `CLUSTERDOWN`,
+    /// The server cannot process requests at the moment (`BUSY`, `MASTERDOWN`, `CLUSTERDOWN`,
     /// `TRYAGAIN`, `NOREPLICAS`).
-    #[error("the server cannot do this now: {why}")]
+    #[error("the server cannot process requests now: {why}")]
     Unavailable {
-        /// Its message.
+        /// The server's message.
         why: String,
     },
     /// The server is out of memory.
     #[error("the server is out of memory and refuses writes; raise its maxmemory")]
     OutOfMemory,
     /// The server or store refuses writes because it cannot persist them.
-    #[error("it cannot write to disk and refuses writes: {why}")]
+    #[error("cannot write to disk and refuses writes: {why}")]
     CannotPersist {
-        /// Its message.
+        /// The server's message.
         why: String,
     },
-    /// A store that cannot be used as it is: damaged, not writable, or of a newer version.
+    /// The store cannot be used: it is damaged, not writable, or has another format version.
     #[error("{why}")]
     Unusable {
         /// What is wrong, and what to do.
         why: String,
     },
-    /// The user lacks a permission.
+    /// The user does not have a permission that is needed.
     #[error("permission denied (NOPERM): {why}")]
     NoPermission {
         /// The server's message.
@@ -164,68 +168,69 @@ pub enum NodeError {
     #[error("authentication failed: wrong or missing user name or password")]
     WrongPassword,
     /// The server is a member of a Redis Cluster and does not serve this key.
-    #[error("the server is part of a Redis Cluster ({why}); a node must be a server of its own")]
+    #[error("the server is part of a Redis Cluster ({why}); use an independent server as a node")]
     Clustered {
-        /// Its message.
+        /// The server's message.
         why: String,
     },
     /// Two nodes are the same server, which would vote twice.
-    #[error("{one} and {other} are the same server; each node must be a server of its own")]
+    #[error("{one} and {other} are the same server; each node must be an independent server")]
     SameServer {
         /// The label of one node.
         one: String,
         /// The label of the other.
         other: String,
     },
-    /// The servers have another set of nodes on record than this client's, so that two
-    /// majorities need not share a server.
+    /// The servers have a set of nodes on record that is not this client's set. Majorities of
+    /// different sets need not have a server in common.
     #[error(
-        "{node} belongs to the nodes [{theirs}], and this client's are [{ours}]; name the same nodes \
-         in all clients, use another prefix, or record the new list with `leasehold init --replace`"
+        "the set of nodes on record is [{theirs}], and this client's nodes are [{ours}]; use the same \
+         nodes in all clients, use another prefix, or record the new set with \
+         `leasehold init --replace`"
     )]
     OtherNodes {
-        /// The server that has other nodes on record.
+        /// The server that has the other set on record.
         node: String,
         /// The nodes on record.
         theirs: String,
         /// This client's nodes.
         ours: String,
     },
-    /// Clients with other constants use the node. They must agree, or the fence
-    /// and the guard do not protect.
+    /// Other clients use the node with other constants. All clients must use the same ones, or
+    /// fences and the restart guard do not protect.
     #[error(
-        "other clients use it with {theirs}, this one with {ours}; give all clients the same \
-         values, use another prefix, or change them for all with `leasehold init --replace`"
+        "other clients use {theirs}, this client uses {ours}; use the same values in all clients, \
+         use another prefix, or change the values for all with `leasehold init --replace`"
     )]
     OtherConstants {
-        /// What the node has on record.
+        /// The constants on record.
         theirs: String,
-        /// What this client was given.
+        /// The constants of this client.
         ours: String,
     },
-    /// A reply that does not belong to the request, or that makes no sense.
+    /// A reply that does not belong to the request, or that is malformed.
     #[error("unexpected reply: {why}")]
     Protocol {
-        /// What was wrong with it.
+        /// What is wrong with it.
         why: String,
     },
     /// Any other error that the server or store reports.
     #[error("{why}")]
     Refused {
-        /// Its message.
+        /// The server's message.
         why: String,
     },
-    /// The node dropped the call without an answer.
-    #[error("the node gave no answer")]
+    /// The node dropped the call without answering it.
+    #[error("the node did not answer")]
     Unanswered,
 }
 
 impl NodeError {
-    /// Whether the request certainly left nothing at the node: it was not sent, or it was
-    /// refused before anything was written.
+    /// Whether the request certainly had no effect on the node: it was not sent, or the node
+    /// refused it before it wrote anything.
     ///
-    /// A [missing permission](Self::NoPermission) does not say so. A server checks it for each
-    /// command of a script, and an earlier command may have written something.
+    /// A [missing permission](Self::NoPermission) is not such an error. A server checks permissions
+    /// for each command of a script, and an earlier command may have written something.
     #[must_use]
     pub fn had_no_effect(&self) -> bool {
         match self {
@@ -235,9 +240,9 @@ impl NodeError {
         }
     }
 
-    /// Whether the server says that it cannot serve requests at the moment: while it is a replica,
-    /// starts, or is busy. Nothing has to be changed for this to end, and nothing that was known
-    /// of the server need be so after it.
+    /// Whether the server cannot process requests at the moment, because it is a replica, is
+    /// starting, or is busy. This ends without a change by the operator. What the client knew about
+    /// the server before may be outdated afterwards.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         matches!(
@@ -246,7 +251,8 @@ impl NodeError {
         )
     }
 
-    /// Whether trying again cannot help until somebody changes something.
+    /// Whether a retry cannot succeed until the configuration of the client or of the node has
+    /// changed.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         matches!(
@@ -273,15 +279,15 @@ mod tests {
         String::new()
     }
 
-    /// A server checks permissions for each command of a script, after others have run.
+    /// A server checks permissions for each command of a script, after earlier commands have run.
     #[test]
-    fn a_missing_permission_may_have_left_something() {
+    fn a_missing_permission_may_have_had_an_effect() {
         let error = NodeError::NoPermission { why: why() };
         assert!(error.is_permanent() && !error.had_no_effect());
     }
 
     #[test]
-    fn a_passing_state_is_tried_again() {
+    fn a_passing_state_is_retried() {
         for error in [
             NodeError::ReadOnly,
             NodeError::Loading,

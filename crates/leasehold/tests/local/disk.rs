@@ -100,7 +100,7 @@ fn a_full_disk_is_an_error_and_works_again_when_there_is_room() {
     disk.fill();
     let error = disk.refusal();
     assert!(error.contains("disk is full"), "{error}");
-    assert!(error.contains("make room"), "{error}");
+    assert!(error.contains("free some space"), "{error}");
     let said = disk.puppet.request("extend a");
     assert!(said.contains("disk is full"), "{said}");
     // It answers at once, and does not wait for room.
@@ -159,7 +159,7 @@ fn a_missing_store_on_a_read_only_disk_is_an_error() {
     let url = disk.url();
     let said = disk.puppet.request(&format!("open {url}"));
     assert!(said.starts_with("error "), "{said}");
-    assert!(said.contains("cannot make the store"), "{said}");
+    assert!(said.contains("cannot create the store"), "{said}");
     assert!(said.contains("Read-only"), "{said}");
     assert_eq!(disk.puppet.request(&format!("build {url}")), "built");
     disk.remount("rw");

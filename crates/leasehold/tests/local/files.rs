@@ -225,7 +225,7 @@ async fn invalid_urls_are_refused() {
         ("local:/", [absolute, "`local:/path/to/file.db`"]),
         (
             "local:/no/such/dir/a.db",
-            ["does not exist", "make it first"],
+            ["does not exist", "create it first"],
         ),
     ] {
         let error = invalid(&[url]).await;

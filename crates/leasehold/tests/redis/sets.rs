@@ -238,7 +238,7 @@ async fn a_set_recorded_without_the_shared_server_is_refused_when_it_is_back() {
         let attempt = strange.mutex("a").with_options(patient).try_lock().await;
         let error = attempt.expect_err("refused");
         assert!(
-            error.to_string().contains("belongs to the nodes"),
+            error.to_string().contains("set of nodes on record"),
             "{error}"
         );
     }

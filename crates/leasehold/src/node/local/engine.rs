@@ -1,57 +1,57 @@
-//! What works on the file.
+//! The engine: executes calls on the file, and opens, retries and cleans up as needed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Status;
-use super::bells::Bells;
+use super::cleanup::{self, Checkpoint, Cleaner};
 use super::failure::Failure;
-use super::post::{Letter, Post};
+use super::local_waiters::LocalWaiters;
+use super::notify::{Notification, Notifications};
 use super::store::{Outcome, Store};
-use super::tidying::{self, Reach, Tidier};
 use crate::base::clock::{Clock, Moment};
 use crate::base::name::Name;
 use crate::node::{Call, NodeError, NodeSettings, Sighting, Verb, Vote};
 
-/// After so many transactions it is time to see how much has piled up.
-const LOOK_EVERY: u32 = 256;
-/// What may be left beside the file, in bytes.
-const A_LITTLE: u64 = 1 << 20;
-/// A vote on the spot that took longer says that the disk is busy, or the machine.
-const LONG: Duration = Duration::from_millis(10);
-/// Then nobody is made to wait for it for a while.
-const BREAK: Duration = Duration::from_millis(100);
+/// After this many transactions, the engine checks the size of the log.
+const CHECK_LOG_EVERY: u32 = 256;
+/// The size of the log, in bytes, that may remain when the process exits.
+const LOG_KEPT_AT_EXIT: u64 = 1 << 20;
+/// If an immediate vote takes longer than this, the disk or the machine is busy.
+const SLOW_VOTE: Duration = Duration::from_millis(10);
+/// For this time after that, the store thread makes all votes.
+const PAUSE_AFTER_SLOW_VOTE: Duration = Duration::from_millis(100);
 
 pub(super) struct Engine {
     path: PathBuf,
     clock: Clock,
-    /// How long opening may wait for others who open the file too.
+    /// How long opening may wait for other processes that open the file.
     open_patience: Duration,
     status: Arc<Status>,
     store: Option<Store>,
-    post: Post,
-    tidier: Tidier,
+    notifications: Notifications,
+    cleaner: Cleaner,
     transactions: u32,
-    /// Until then nothing is done on the spot.
+    /// Until then, no vote is made in the caller's thread.
     busy_until: Moment,
 }
 
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// What is to be said, when nothing is locked any more.
-#[must_use = "nobody has been told yet"]
-pub(super) struct Said {
+/// Answers and notifications, to be sent when nothing is locked any more.
+#[must_use = "nothing has been sent yet"]
+pub(super) struct Replies {
     answers: Vec<(Call, Result<Vote, NodeError>)>,
-    letters: Vec<Letter>,
+    outgoing: Vec<Notification>,
 }
 
-impl Said {
-    /// Those who wait are told first: they are in a hurry.
-    pub(super) fn say(self) {
-        for letter in self.letters {
-            letter.send();
+impl Replies {
+    /// Notifies waiters first, because they are waiting for the lock.
+    pub(super) fn send(self) {
+        for notification in self.outgoing {
+            notification.send();
         }
         for (call, answer) in self.answers {
             call.answer(answer);
@@ -64,11 +64,11 @@ impl Engine {
         path: PathBuf,
         settings: &NodeSettings,
         status: Arc<Status>,
-        bells: Arc<Bells>,
+        waiters: Arc<LocalWaiters>,
     ) -> Self {
         Self {
-            post: Post::new(&path, Arc::clone(&bells)),
-            tidier: Tidier::new(&path, settings.clock.clone(), bells),
+            notifications: Notifications::new(&path, Arc::clone(&waiters)),
+            cleaner: Cleaner::new(&path, settings.clock.clone(), waiters),
             path,
             clock: settings.clock.clone(),
             open_patience: settings.connect_timeout,
@@ -80,30 +80,32 @@ impl Engine {
     }
 
     /// Votes on calls.
-    pub(super) fn vote(&mut self, calls: Vec<Call>) -> Said {
+    pub(super) fn vote(&mut self, calls: Vec<Call>) -> Replies {
         let patience = calls.iter().map(Call::timeout).min().unwrap_or_default();
         if calls.iter().any(|call| call.verb() == Verb::Wait) {
-            self.post.listen();
+            self.notifications.listen();
         }
         self.transactions += 1;
-        match self.patiently(patience, |store, post| store.vote(&calls, post)) {
-            Ok(outcome) => self.said(calls, outcome),
+        match self.retry_while_busy(patience, |store, notifications| {
+            store.vote(&calls, notifications)
+        }) {
+            Ok(outcome) => self.replies(calls, outcome),
             Err(failure) => {
                 let error = failure.into_error();
                 let answers = calls.into_iter().map(|call| (call, Err(error.clone())));
-                Said {
+                Replies {
                     answers: answers.collect(),
-                    letters: Vec::new(),
+                    outgoing: Vec::new(),
                 }
             }
         }
     }
 
-    /// Votes on a call if that takes no longer than the file system takes to put some pages
-    /// into its cache: nothing is opened, waited for or forced to the disk. Else gives it back.
-    pub(super) fn vote_on_the_spot(&mut self, call: Call) -> Result<Said, Call> {
+    /// Votes on a call if that takes no longer than it takes the file system to write some pages to
+    /// its cache: nothing is opened, waited for, or synced to disk. Otherwise returns the call.
+    pub(super) fn vote_immediately(&mut self, call: Call) -> Result<Replies, Call> {
         let started = self.clock.now();
-        // Who waits may have to start to listen.
+        // A WAIT may have to start the listener.
         if call.verb() == Verb::Wait || started < self.busy_until {
             return Err(call);
         }
@@ -113,15 +115,14 @@ impl Engine {
         };
         self.transactions += 1;
         let calls = [call];
-        let outcome = store.vote(&calls, &self.post);
+        let outcome = store.vote(&calls, &self.notifications);
         let ended = self.clock.now();
-        if ended.saturating_duration_since(started) > LONG {
-            self.busy_until = ended + BREAK;
+        if ended.saturating_duration_since(started) > SLOW_VOTE {
+            self.busy_until = ended + PAUSE_AFTER_SLOW_VOTE;
         }
         match outcome {
-            Ok(outcome) => Ok(self.said(calls.into(), outcome)),
-            // It is for those who have time to try again, and to find out what is wrong. All
-            // calls may be repeated.
+            Ok(outcome) => Ok(self.replies(calls.into(), outcome)),
+            // The store thread tries again and finds the cause. All calls may be repeated.
             Err(_) => {
                 let [call] = calls;
                 Err(call)
@@ -129,41 +130,42 @@ impl Engine {
         }
     }
 
-    /// Works on the file, again and again while others do. They need it for microseconds, so
-    /// pauses are short: whoever sleeps longer finds it busy with one who does not sleep.
-    fn patiently<T>(
+    /// Runs `work` on the file, and again while other processes lock the file. They lock it for
+    /// microseconds, so the pauses are short: with longer pauses, this process would rarely find
+    /// the file unlocked.
+    fn retry_while_busy<T>(
         &mut self,
         patience: Duration,
-        mut work: impl FnMut(&mut Store, &Post) -> Result<T, Failure>,
+        mut work: impl FnMut(&mut Store, &Notifications) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let started = self.clock.now();
         let mut pause = FIRST_PAUSE;
         loop {
             self.open()?;
             let store = self.store.as_mut().ok_or(Failure::Moved)?;
-            let outcome = work(store, &self.post);
+            let outcome = work(store, &self.notifications);
             let waited = || self.clock.now().saturating_duration_since(started);
             if !matches!(outcome, Err(Failure::Busy)) || waited() >= patience {
-                return self.judge(outcome);
+                return self.close_if_failed(outcome);
             }
             std::thread::sleep(pause);
             pause = LONGEST_PAUSE.min(pause * 5 / 4);
         }
     }
 
-    fn said(&self, calls: Vec<Call>, outcome: Outcome) -> Said {
-        let mut letters = outcome.letters;
+    fn replies(&self, calls: Vec<Call>, outcome: Outcome) -> Replies {
+        let mut outgoing = outcome.outgoing;
         for (name, pids) in &outcome.holders {
-            letters.extend(self.post.await_deaths(name, pids));
+            outgoing.extend(self.notifications.watch_processes(name, pids));
         }
         let votes = outcome.votes.into_iter().map(Ok);
-        Said {
+        Replies {
             answers: calls.into_iter().zip(votes).collect(),
-            letters,
+            outgoing,
         }
     }
 
-    /// Opens the file if need be: at first, and again if it was replaced or went bad.
+    /// Opens the file if needed: at first, and again if it was replaced or damaged.
     pub(super) fn open(&mut self) -> Result<(), Failure> {
         if self.store.as_ref().is_some_and(|store| !store.is_current()) {
             self.store = None;
@@ -176,12 +178,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Closes a file that cannot be worked with any more.
-    fn judge<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    /// Closes the file after an error that requires opening it again.
+    fn close_if_failed<T>(&mut self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(failure) = &outcome {
             match failure {
-                Failure::Busy | Failure::Told(NodeError::CannotPersist { .. }) => {}
-                Failure::Told(_) | Failure::Moved => self.store = None,
+                Failure::Busy | Failure::Error(NodeError::CannotPersist { .. }) => {}
+                Failure::Error(_) | Failure::Moved => self.store = None,
             }
         }
         outcome
@@ -189,28 +191,30 @@ impl Engine {
 
     pub(super) fn survey(&mut self, name: Option<&Name>) -> Result<Vec<Sighting>, NodeError> {
         let patience = self.open_patience;
-        let seen = self.patiently(patience, |store, post| store.sightings(name, post));
+        let seen = self.retry_while_busy(patience, |store, notifications| {
+            store.sightings(name, notifications)
+        });
         seen.map_err(Failure::into_error)
     }
 
-    /// Leaves everything as it should be when the process ends: it may, before this thread
-    /// does.
+    /// Removes the socket and writes a large log back, because the process may exit before this
+    /// thread does.
     pub(super) fn flush(&mut self) {
-        self.post.rest();
-        if self.log_size() > A_LITTLE {
-            let tidied = self.patiently(tidying::PATIENCE, |store, post| {
-                store.tidy(post, Reach::All)
+        self.notifications.stop_if_idle();
+        if self.log_size() > LOG_KEPT_AT_EXIT {
+            let cleaned = self.retry_while_busy(cleanup::PATIENCE, |store, notifications| {
+                store.clean_up(notifications, Checkpoint::All)
             });
-            tidying::report(tidied);
+            cleanup::report(cleaned);
         }
     }
 
-    /// Tidies up if it is time to.
-    pub(super) fn tidy_if_due(&mut self) {
-        if self.transactions >= LOOK_EVERY {
+    /// Starts a cleanup if the log is large enough.
+    pub(super) fn clean_up_if_due(&mut self) {
+        if self.transactions >= CHECK_LOG_EVERY {
             self.transactions = 0;
             let size = self.log_size();
-            self.tidier.look(size);
+            self.cleaner.start_if_due(size);
         }
     }
 

@@ -1,5 +1,5 @@
-//! The rows of those who wait for a name, in the order of their tickets. Everything here
-//! goes by an index and looks at no more rows than it removes, or counts.
+//! The rows of waiters, ordered by ticket. Every function uses an index, and reads no more rows
+//! than it removes or counts.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use super::rows::{Now, from_sql, to_sql};
 use crate::base::name::Name;
 use crate::node::{Claim, DEAD_AFTER, Holders};
 
-/// Who stands before somebody is counted up to here.
-const FAR: i64 = 100;
+/// The largest number of waiters ahead that is counted.
+const MAX_COUNTED: i64 = 100;
 
-/// Somebody who waits.
+/// A waiter.
 #[derive(Clone)]
 pub(super) struct Waiter {
     pub(super) owner: Box<[u8]>,
     pub(super) ticket: u64,
-    /// The process that waits.
+    /// The process of the waiter.
     pub(super) holders: Option<String>,
     pub(super) address: Address,
 }
 
-/// Where to tell somebody who waits.
+/// Where to notify a waiter.
 #[derive(Clone, Default)]
 pub(super) struct Address {
-    /// Empty: nowhere, it only asks.
+    /// Empty: the waiter cannot be notified and only polls.
     pub(super) socket: String,
     pub(super) id: i64,
 }
 
-/// Enters somebody, or that it has asked now. (An owner value has one ticket for ever.)
+/// Adds a waiter, or records its heartbeat. (An owner value never changes its ticket.)
 pub(super) fn join(
     connection: &Connection,
     claim: &Claim,
@@ -68,9 +68,9 @@ pub(super) fn leave(connection: &Connection, name: &Name, owner: &[u8]) -> Resul
     Ok(())
 }
 
-/// Removes those who have not asked for so long. Of those whose clock is not this one's only
-/// the [first] is judged.
-pub(super) fn bury(
+/// Removes waiters that have been silent for this time. Of waiters with another clock, only the
+/// [first] is checked.
+pub(super) fn remove_silent(
     connection: &Connection,
     name: &Name,
     silence: Duration,
@@ -86,7 +86,7 @@ pub(super) fn bury(
     Ok(())
 }
 
-/// The first in line.
+/// Returns the first in line.
 pub(super) fn first(
     connection: &Connection,
     name: &Name,
@@ -99,12 +99,15 @@ pub(super) fn first(
     loop {
         let first = statement.query_row([name.as_bytes()], |row| {
             let clock: String = row.get(5)?;
-            Ok((waiter(row)?, is_foreign_and_dead(&clock, row.get(6)?, now)))
+            Ok((
+                waiter(row)?,
+                is_foreign_and_silent(&clock, row.get(6)?, now),
+            ))
         });
-        let Some((waiter, dead)) = first.optional()? else {
+        let Some((waiter, silent)) = first.optional()? else {
             return Ok(None);
         };
-        if !dead {
+        if !silent {
             return Ok(Some(waiter));
         }
         leave(connection, name, &waiter.owner)?;
@@ -135,7 +138,7 @@ fn waiter(row: &Row<'_>) -> Result<Waiter, rusqlite::Error> {
     })
 }
 
-/// How many stand before this one; 100 are as good as more.
+/// Returns how many waiters are ahead of this one, counted up to 100.
 pub(super) fn before(
     connection: &Connection,
     name: &Name,
@@ -146,11 +149,11 @@ pub(super) fn before(
         "SELECT count(*) FROM (SELECT 1 FROM waiters
              WHERE name = ? AND (ticket, owner) < (?, ?) LIMIT ?)",
     )?;
-    let before = params![name.as_bytes(), to_sql(ticket), owner, FAR];
+    let before = params![name.as_bytes(), to_sql(ticket), owner, MAX_COUNTED];
     Ok(statement.query_row(before, |row| row.get(0))?)
 }
 
-/// How many wait and have asked lately.
+/// Returns how many waiters are not silent.
 pub(super) fn living(connection: &Connection, name: &Name, now: &Now) -> Result<usize, Failure> {
     let mut statement = connection
         .prepare_cached("SELECT clock, asked_boot_ns, asked_unix_us FROM waiters WHERE name = ?")?;
@@ -160,13 +163,13 @@ pub(super) fn living(connection: &Connection, name: &Name, now: &Now) -> Result<
     while let Some(row) = rows.next()? {
         let clock: String = row.get(0)?;
         let late = is_ours(&clock) && row.get::<_, i64>(1)? < oldest;
-        let dead = late || is_foreign_and_dead(&clock, row.get(2)?, now);
-        living += usize::from(!dead);
+        let silent = late || is_foreign_and_silent(&clock, row.get(2)?, now);
+        living += usize::from(!silent);
     }
     Ok(living)
 }
 
-/// The sockets of all who wait for a name, or for anything.
+/// Returns the sockets of all waiters of a name, or of all names.
 pub(super) fn sockets(connection: &Connection, of: Option<&Name>) -> Result<Vec<String>, Failure> {
     let mut statement = connection
         .prepare_cached("SELECT DISTINCT socket FROM waiters WHERE ?1 IS NULL OR name = ?1")?;
@@ -174,15 +177,15 @@ pub(super) fn sockets(connection: &Connection, of: Option<&Name>) -> Result<Vec<
     Ok(sockets.collect::<Result<_, _>>()?)
 }
 
-/// Strikes all who waited at a socket.
-pub(super) fn strike(connection: &Connection, socket: &str) -> Result<(), Failure> {
+/// Removes all waiters of a socket.
+pub(super) fn remove_at_socket(connection: &Connection, socket: &str) -> Result<(), Failure> {
     let sql = "DELETE FROM waiters WHERE socket = ?";
     connection.prepare_cached(sql)?.execute([socket])?;
     Ok(())
 }
 
-/// Strikes all the dead, and notes where nobody is left.
-pub(super) fn tidy(connection: &Connection, now: &Now) -> Result<(), Failure> {
+/// Removes all silent waiters, and marks lines that are empty.
+pub(super) fn clean_up(connection: &Connection, now: &Now) -> Result<(), Failure> {
     let silence = u64::try_from(DEAD_AFTER.as_micros()).unwrap_or(u64::MAX);
     connection.execute(
         "DELETE FROM waiters WHERE CASE WHEN clock <> '' AND clock = ?1
@@ -210,10 +213,11 @@ fn is_ours(clock: &str) -> bool {
     !clock.is_empty() && clock == our_clock()
 }
 
-/// Whether somebody of another boot or time namespace has not asked for too long. Only wall
-/// clocks can be compared, and they may have been set: who asked in the future is not to live
-/// until then, and who is struck wrongly asks again a second later and has its old place.
-fn is_foreign_and_dead(clock: &str, asked_us: i64, now: &Now) -> bool {
+/// Whether a waiter of another boot or time namespace has been silent for too long. Only wall
+/// clocks can be compared, and they may have been set. A time in the future therefore counts as
+/// silence, too. A waiter that is removed wrongly sends WAIT again about a second later and gets
+/// its old place.
+fn is_foreign_and_silent(clock: &str, asked_us: i64, now: &Now) -> bool {
     let apart = Duration::from_micros(from_sql(asked_us).abs_diff(now.wall_us));
     !is_ours(clock) && apart > DEAD_AFTER
 }

@@ -1,20 +1,20 @@
-//! The embedded store: a node for all processes of one machine, in a file (SQLite). The only
-//! module that names the `rusqlite` crate.
+//! The embedded store: a node in a file (SQLite), for all processes of one machine. Only this
+//! module uses the `rusqlite` crate.
 
-mod bells;
-mod desk;
+mod cleanup;
 mod engine;
 mod failure;
 mod line;
-mod opening;
-mod post;
+mod listener;
+mod local_waiters;
+mod name_record;
+mod notify;
+mod open;
 mod process;
 mod rows;
 mod sockets;
 mod store;
 mod thread;
-mod tidying;
-mod waking;
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,12 @@ use std::time::Duration;
 
 use super::{Call, Claim, Flush, Node, NodeError, NodeSettings, Notifier, Survey, Watch};
 use crate::base::name::Name;
-use bells::Bells;
 use engine::Engine;
 use failure::Failure;
-use thread::Works;
+use local_waiters::LocalWaiters;
+use thread::StoreThread;
 
-/// How far a token may be ahead of the store's clock, which all its clients have in common.
+/// How far a token may be ahead of the store's clock. All clients share this clock.
 pub(crate) const SKEW: Duration = Duration::from_millis(100);
 
 const FORMS: &str = "expected `local:` (a store in this user's state directory) or \
@@ -38,12 +38,12 @@ const FORMS: &str = "expected `local:` (a store in this user's state directory) 
 /// A node in a file, for all processes of one machine.
 pub(crate) struct LocalNode {
     label: String,
-    works: Works,
+    thread: StoreThread,
     status: Arc<Status>,
-    bells: Arc<Bells>,
+    waiters: Arc<LocalWaiters>,
 }
 
-/// What is known of the file, for those who do not ask it.
+/// The state of the file, readable without the store thread.
 #[derive(Default)]
 struct Status {
     state: Mutex<Option<Result<(), NodeError>>>,
@@ -67,7 +67,7 @@ impl Status {
     }
 }
 
-/// The file that a `local:` URL names. Its directory is made if it is the default one.
+/// Returns the file that a `local:` URL names. Creates the directory of the default file.
 pub(crate) fn path_of(url: &str) -> Result<PathBuf, String> {
     let rest = url.strip_prefix("local:").ok_or(FORMS)?;
     let path = rest.strip_prefix("//").unwrap_or(rest);
@@ -82,13 +82,13 @@ pub(crate) fn path_of(url: &str) -> Result<PathBuf, String> {
     }
     resolved(&path).ok_or_else(|| {
         format!(
-            "the directory of {} does not exist; make it first",
+            "the directory of {} does not exist; create it first",
             path.display()
         )
     })
 }
 
-/// Without symbolic links: what belongs to a file lies beside it, not beside the link.
+/// Resolves symbolic links: SQLite's other files are beside the file, not beside the link.
 fn resolved(path: &Path) -> Option<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Some(path);
@@ -103,8 +103,7 @@ fn default_path() -> Result<PathBuf, String> {
         _ => std::env::home_dir()
             .filter(|home| home.is_absolute())
             .ok_or(
-                "this user has no home directory for a store; set XDG_STATE_HOME, or name a file \
-                 with `local:/path/to/file.db`",
+                "this user has no home directory; set XDG_STATE_HOME, or use a file with `local:/path/to/file.db`",
             )?
             .join(".local/state"),
     };
@@ -113,27 +112,27 @@ fn default_path() -> Result<PathBuf, String> {
         .recursive(true)
         .mode(0o700)
         .create(&dir)
-        .map_err(|error| format!("cannot make the directory {}: {error}", dir.display()))?;
+        .map_err(|error| format!("cannot create the directory {}: {error}", dir.display()))?;
     Ok(dir.join("locks.db"))
 }
 
 impl LocalNode {
-    /// Starts to open the file, in a thread that lives as long as this node.
+    /// Starts a thread, which opens the file and lives as long as this node.
     pub(crate) fn start(path: &Path, settings: &NodeSettings) -> Self {
         let status = Arc::new(Status::default());
-        let bells = Arc::new(Bells::default());
-        let (status_of, bells_of) = (Arc::clone(&status), Arc::clone(&bells));
+        let waiters = Arc::new(LocalWaiters::default());
+        let (status_of, bells_of) = (Arc::clone(&status), Arc::clone(&waiters));
         let engine = Engine::new(path.to_owned(), settings, status_of, bells_of);
-        let (works, started) = Works::start(engine);
+        let (thread, started) = StoreThread::start(engine);
         if let Err(error) = started {
             let why = format!("cannot start a thread for the store: {error}");
             *status.state() = Some(Err(NodeError::Unreachable { why }));
         }
         Self {
             label: format!("local:{}", path.display()),
-            works,
+            thread,
             status,
-            bells,
+            waiters,
         }
     }
 }
@@ -144,7 +143,7 @@ impl Node for LocalNode {
     }
 
     fn submit(&self, call: Call) {
-        self.works.vote(call);
+        self.thread.vote(call);
     }
 
     fn status(&self) -> Option<Result<(), NodeError>> {
@@ -156,11 +155,11 @@ impl Node for LocalNode {
     }
 
     fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
-        Some(self.bells.watch(claim, notifier))
+        Some(self.waiters.watch(claim, notifier))
     }
 
     fn survey(&self, name: Option<&Name>) -> Survey {
-        let answer = self.works.survey(name.cloned());
+        let answer = self.thread.survey(name.cloned());
         Box::pin(async move { answer.await.unwrap_or(Err(NodeError::Unanswered)) })
     }
 
@@ -169,7 +168,7 @@ impl Node for LocalNode {
     }
 
     fn flush(&self) -> Flush {
-        let done = self.works.flush();
+        let done = self.thread.flush();
         Box::pin(async move {
             let _ = done.await;
         })

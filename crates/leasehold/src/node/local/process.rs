@@ -1,19 +1,19 @@
-//! Which processes hold a lock, and whether they are dead.
+//! The processes that hold a lock, and whether they are dead.
 //!
-//! A process is known by its id and its start time: an id alone is given to another process
-//! one day. Both mean something only within one boot of one kernel and one pid namespace; a
-//! reader elsewhere (another container that shares the file) must not judge.
+//! A process is identified by its id and its start time, because ids are reused. Both are valid
+//! only within one boot of one kernel and one pid namespace. A process elsewhere (in another
+//! container that shares the file) must not judge.
 
 use std::sync::OnceLock;
 
 use crate::node::Holders;
 
-/// Where process ids and clocks mean what they mean here.
+/// The scope within which process ids and clocks can be compared.
 pub(super) struct Realm {
-    /// This boot of this kernel, and this pid namespace.
+    /// This boot of this kernel and this pid namespace. `None` if unknown.
     processes: Option<String>,
-    /// This boot, and this time namespace: within it, boot-time clocks agree. `None` if that
-    /// cannot be told: then wall clocks must do.
+    /// This boot and this time namespace, within which boot-time clocks agree. `None` if unknown;
+    /// then wall clocks are compared.
     pub(super) clock: Option<String>,
 }
 
@@ -38,14 +38,14 @@ impl Realm {
     }
 }
 
-/// Whether the ids in `/proc` mean what they mean to this process. It may be that of another
-/// namespace, where the same ids are other processes, living or dead.
+/// Whether `/proc` belongs to the pid namespace of this process. If not, its ids are those of other
+/// processes.
 fn proc_is_ours() -> bool {
     let own = std::process::id().to_string();
     std::fs::read_link("/proc/self").is_ok_and(|id| id.as_os_str() == own.as_str())
 }
 
-/// This boot of this kernel, where that can be told.
+/// Returns the id of this boot of this kernel, if known.
 pub(super) fn boot_id() -> Option<String> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())
@@ -55,17 +55,17 @@ pub(super) fn boot_id() -> Option<String> {
 struct Process {
     pid: u32,
     start: u64,
-    /// It leads a process group, and stands for all of it.
+    /// The process leads a process group and stands for all of it.
     group: bool,
 }
 
-/// The processes that hold a claim, as the store keeps them: `realm pid:start pid:start:group`.
-/// `None` if nobody must be alive for it, or if that cannot be told here.
+/// Describes the processes that hold a claim as text for the store: `realm pid:start
+/// pid:start:group`. `None` if no process must be alive, or if that cannot be determined here.
 pub(super) fn describe(holders: &Holders) -> Option<String> {
     match holders {
         Holders::Nobody => None,
         Holders::ThisProcess => own().map_or_else(
-            // After a fork: rare enough to look.
+            // After a fork, which is rare: look it up.
             || describe_all(&[std::process::id()]),
             |own| own.map(str::to_owned),
         ),
@@ -73,8 +73,8 @@ pub(super) fn describe(holders: &Holders) -> Option<String> {
     }
 }
 
-/// This process, in those words, which stay the same for as long as it lives. `None` if it is
-/// a copy of the process in which they were found.
+/// The description of this process, which stays the same as long as it lives. `None` if this is a
+/// fork of the process for which it was cached.
 fn own() -> Option<Option<&'static str>> {
     static OWN: OnceLock<(u32, Option<String>)> = OnceLock::new();
     let id = std::process::id();
@@ -84,14 +84,15 @@ fn own() -> Option<Option<&'static str>> {
 
 fn describe_all(pids: &[u32]) -> Option<String> {
     let mut text = Realm::here().processes.clone()?;
-    // Our own group has others in it, who have nothing to do with the lock.
+    // The group of this process contains processes that have nothing to do with the lock.
     let our_group = stat_of(std::process::id()).map(|stat| stat.group);
     for &pid in pids {
         let (start, group) = match stat_of(pid) {
             Some(stat) => (stat.start, stat.group),
-            // Hidden: others may see it, and would take it for another one.
+            // The process is hidden from this one. Other processes may see it, and would take it
+            // for another.
             None if exists(pid) => return None,
-            // One that is dead already has no start time; it stays dead.
+            // The process is dead already, so it has no start time. It stays dead.
             None => (0, 0),
         };
         let leads = group == pid && our_group != Some(group);
@@ -100,7 +101,7 @@ fn describe_all(pids: &[u32]) -> Option<String> {
     Some(text)
 }
 
-/// The processes in such a text, if it is of this realm.
+/// Parses such a text, if it is of this realm.
 fn parse(holders: &str) -> Option<Vec<Process>> {
     let mut words = holders.split(' ');
     if words.next() != Realm::here().processes.as_deref() {
@@ -120,14 +121,15 @@ fn parse(holders: &str) -> Option<Vec<Process>> {
 
 /// Whether all holders are certainly dead.
 pub(super) fn all_dead(holders: &str) -> bool {
-    // The common case, for which nobody needs to look.
+    // The common case, without a look at `/proc`.
     if own() == Some(Some(holders)) {
         return false;
     }
     parse(holders).is_some_and(|all| all.iter().all(Process::is_dead))
 }
 
-/// The ids of those that are alive as far as can be told, and not only in their group.
+/// Returns the ids of the processes that are alive as far as known. A dead leader of a live group
+/// is not included.
 pub(super) fn living(holders: &str) -> Vec<u32> {
     let all = parse(holders).unwrap_or_default();
     let living = all.iter().filter(|process| !process.has_ended());
@@ -136,8 +138,8 @@ pub(super) fn living(holders: &str) -> Vec<u32> {
 
 impl Process {
     fn is_dead(&self) -> bool {
-        // What it started may live on in its group.
-        self.has_ended() && !(self.group && group_lives(self.pid))
+        // Its children may still be alive in its group.
+        self.has_ended() && !(self.group && group_is_alive(self.pid))
     }
 
     fn has_ended(&self) -> bool {
@@ -154,9 +156,9 @@ fn to_pid(pid: u32) -> Option<rustix::process::Pid> {
         .and_then(rustix::process::Pid::from_raw)
 }
 
-/// Whether anybody lives in a process group. Those that have ended and were not waited for
-/// do not; if nobody can be seen, there may be somebody all the same.
-fn group_lives(group: u32) -> bool {
+/// Whether a process group has a live process. Zombies are not alive. If no member is visible,
+/// there may be one nevertheless.
+fn group_is_alive(group: u32) -> bool {
     let Some(id) = to_pid(group) else {
         return false;
     };
@@ -172,25 +174,25 @@ fn group_lives(group: u32) -> bool {
     members.is_empty() || members.iter().any(|stat| stat.running)
 }
 
-/// What is known of a process.
+/// The fields of `/proc/<pid>/stat` that are needed.
 struct Stat {
     group: u32,
     /// In ticks since boot.
     start: u64,
-    /// Not if it has ended and was not waited for yet.
+    /// False for zombies.
     running: bool,
 }
 
 fn stat_of(pid: u32) -> Option<Stat> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name stands in parentheses and may hold anything.
+    // The program's name is in parentheses and may contain anything.
     let (_, fields) = stat.rsplit_once(") ")?;
     let fields: Vec<_> = fields.split(' ').collect();
     let state = *fields.first()?;
     Some(Stat {
         group: fields.get(2)?.parse().ok()?,
         start: fields.get(19)?.parse().ok()?,
-        // The first thread may have ended while others run on.
+        // The main thread may have ended while other threads still run.
         running: !matches!(state, "Z" | "X") || threads(pid) > 1,
     })
 }
@@ -199,7 +201,8 @@ fn threads(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// `/proc` may hide the processes of others; whether there is one can be told all the same.
+/// Whether a process exists. `/proc` may hide processes of other users, but a signal can still be
+/// tested.
 fn exists(pid: u32) -> bool {
     to_pid(pid)
         .is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_dead_when_it_has_ended_and_also_before_it_is_waited_for() {
+    fn a_child_is_dead_when_it_has_exited_even_as_a_zombie() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let text = describe(&Holders::Processes([child.id()].into())).unwrap();
         assert!(!all_dead(&text));
@@ -230,7 +233,7 @@ mod tests {
         }
         child.wait().unwrap();
         assert!(all_dead(&text));
-        // As long as one of several lives, the lock does.
+        // The lock stays held as long as one of several processes is alive.
         let both = format!("{text} {}", text.split(' ').next_back().unwrap());
         assert!(all_dead(&both));
         let own = describe(&Holders::ThisProcess).unwrap();
@@ -238,7 +241,7 @@ mod tests {
         assert!(!all_dead(&with_own));
     }
 
-    /// What a process started may live on when it is dead, in its process group.
+    /// Children of a dead process may still be alive in its process group.
     #[test]
     fn a_process_that_leads_a_group_stands_for_all_of_it() {
         use std::io::{BufRead, BufReader};
@@ -273,9 +276,9 @@ mod tests {
         assert!(all_dead(&earlier));
     }
 
-    /// Two containers that share the file must not take each other's processes for dead.
+    /// Containers that share the file must not take each other's processes for dead.
     #[test]
-    fn nobody_is_judged_from_another_boot_or_namespace() {
+    fn processes_of_another_boot_or_namespace_are_not_judged() {
         for realm in ["another-boot/pid:[4026531836]", "", "x"] {
             let text = format!("{realm} 4000000:1");
             assert!(!all_dead(&text), "{text}");

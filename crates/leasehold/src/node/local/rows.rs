@@ -1,4 +1,4 @@
-//! The rows of names: reading and writing what is known of one.
+//! The rows of names.
 
 use std::time::Duration;
 
@@ -12,44 +12,44 @@ use crate::base::name::Name;
 use crate::node::Claim;
 use crate::node::rules::{View, Write};
 
-/// What is known of a name.
+/// The row of a name.
 #[derive(Default)]
 pub(super) struct Row {
     pub(super) lock: Option<Lock>,
     pub(super) fence: Option<u64>,
-    /// The token granted last, and when by the machine's clock; as it stands in the file.
+    /// The token granted last, and when by the machine's clock, as stored in the file.
     pub(super) granted: Option<(u64, u64)>,
     /// The token that this vote grants, if any.
     grants: Option<u64>,
-    /// Somebody may stand in line.
+    /// There may be waiters.
     pub(super) line: bool,
-    /// The lock is not as it stands in the file.
+    /// The lock differs from that in the file.
     changed: bool,
-    /// The fence was set: keep it for so long.
+    /// How long to keep the fence, if it was set.
     fence_ttl: Option<Duration>,
 }
 
-/// A lock that has not expired, of somebody who is not dead.
+/// A lock that has not expired and whose holder is not dead.
 pub(super) struct Lock {
     pub(super) owner: Vec<u8>,
     holders: Option<String>,
-    /// `None`: it never expires.
+    /// `None`: the lock never expires.
     pub(super) remaining: Option<Duration>,
 }
 
 impl Lock {
-    /// The holders that are alive and can be watched.
+    /// Returns the holders that are alive and can be watched.
     pub(super) fn living_holders(&self) -> Vec<u32> {
         let holders = self.holders.as_deref();
         holders.map(process::living).unwrap_or_default()
     }
 }
 
-/// Both clocks at one moment.
+/// The readings of the clocks at one moment.
 pub(super) struct Now {
     /// The node's clock, which does not go back.
     pub(super) unix_us: u64,
-    /// The machine's.
+    /// The machine's wall clock.
     pub(super) wall_us: u64,
     pub(super) boot: Moment,
 }
@@ -71,8 +71,7 @@ impl Now {
 }
 
 impl Row {
-    /// Reads what is known of a name. A lock that has expired, or whose holders are dead, is
-    /// none.
+    /// Reads the row of a name. A lock that has expired, or whose holders are dead, counts as free.
     pub(super) fn read(connection: &Connection, name: &Name, now: &Now) -> Result<Self, Failure> {
         let mut statement = connection.prepare_cached(
             "SELECT owner, holders, clock, expires_boot_ns, expires_unix_us, fence, line,
@@ -91,7 +90,7 @@ impl Row {
                 }),
             };
             Ok(Self {
-                lock: lock.filter(Lock::lives),
+                lock: lock.filter(Lock::is_live),
                 fence: row.get::<_, Option<i64>>(5)?.map(from_sql),
                 line: row.get(6)?,
                 granted: match (row.get(7)?, row.get(8)?) {
@@ -117,7 +116,7 @@ impl Row {
         }
     }
 
-    /// Does what a rule says.
+    /// Applies the write of a rule.
     pub(super) fn apply(&mut self, write: Write, claim: &Claim) {
         let (lock, ttl, fence) = match write {
             Write::Nothing => return,
@@ -140,7 +139,7 @@ impl Row {
     }
 
     /// Grants the lock to a waiter, as long as its process lives. A claim that has the lock already
-    /// no longer stands in line: what is known of its process stays.
+    /// has left the line, so the known process stays.
     pub(super) fn grant(
         &mut self,
         owner: &[u8],
@@ -161,7 +160,7 @@ impl Row {
         self.changed = true;
     }
 
-    /// Writes what has changed.
+    /// Writes the changes.
     pub(super) fn write(
         &self,
         connection: &Connection,
@@ -225,25 +224,25 @@ impl Lock {
         }
     }
 
-    fn lives(&self) -> bool {
+    fn is_live(&self) -> bool {
         let expired = self.remaining == Some(Duration::ZERO);
         !expired && !self.holders.as_deref().is_some_and(process::all_dead)
     }
 }
 
-/// How long a lock lasts yet; `None`: for ever.
+/// Returns the time until the lock expires; `None`: it never expires.
 fn remaining(row: &rusqlite::Row<'_>, now: &Now) -> Result<Option<Duration>, rusqlite::Error> {
     let clock: Option<String> = row.get(2)?;
     let (boot_ns, unix_us): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
     Ok(if clock.is_some() && clock == Realm::here().clock {
         boot_ns.map(|ns| Moment::from_nanos(from_sql(ns)).saturating_duration_since(now.boot))
     } else {
-        // Written in another boot or time namespace, or by hand.
+        // Written in another boot or time namespace, or by another program.
         unix_us.map(|us| Duration::from_micros(from_sql(us).saturating_sub(now.unix_us)))
     })
 }
 
-/// Numbers in SQLite are signed. Tokens and times are far below.
+/// Numbers in SQLite are signed. Tokens and times are far below the limit.
 pub(super) fn to_sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -257,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_granted_the_lock_again_is_still_known() {
+    fn a_second_grant_keeps_the_process() {
         let (mut row, time) = (Row::default(), Duration::from_secs(2));
         let holders = |row: &Row| row.lock.as_ref().and_then(|lock| lock.holders.clone());
         row.grant(b"one", Some("its process".into()), 16, time);

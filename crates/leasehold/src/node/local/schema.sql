@@ -1,38 +1,38 @@
--- The store of one machine. Times are microseconds since 1970, or nanoseconds since boot.
+-- The embedded store. Times are in microseconds since 1970 (_us) or nanoseconds since boot (_ns).
 
--- What is known of each name: its lock, if it has one, and its fence.
+-- One row for each name: its lock, if it has one, and its fence.
 CREATE TABLE names (
     name            BLOB NOT NULL UNIQUE,
-    owner           BLOB,     -- who has the lock; NULL: it is free
-    holders         TEXT,     -- 'realm pid:start …': dead when all of these are; NULL: never
-    clock           TEXT,     -- the boot and time namespace in which expires_boot_ns counts
+    owner           BLOB,     -- the value of the lock; NULL: the lock is free
+    holders         TEXT,     -- 'realm pid:start …': the lock is free when all are dead; NULL: no process
+    clock           TEXT,     -- the boot and time namespace of expires_boot_ns
     expires_boot_ns INTEGER,
-    expires_unix_us INTEGER,  -- the same for readers elsewhere; NULL: never
-    fence           INTEGER,  -- the highest token granted
+    expires_unix_us INTEGER,  -- the same by the wall clock, for other boots and namespaces; NULL: never
+    fence           INTEGER,  -- the largest token granted
     fence_until_us  INTEGER,  -- until when the fence must be kept
     granted_token   INTEGER,  -- the token granted last
-    granted_unix_us INTEGER,  -- and when it was first granted
-    line            INTEGER NOT NULL DEFAULT 0  -- 0: certainly nobody waits
+    granted_unix_us INTEGER,  -- when that token was first granted
+    line            INTEGER NOT NULL DEFAULT 0  -- 0: there are certainly no waiters
 );
 
--- Who waits for what, in the order of their tickets.
+-- One row for each waiter of a name. The line is ordered by ticket.
 CREATE TABLE waiters (
     name          BLOB NOT NULL,
-    owner         BLOB NOT NULL,    -- what the lock's value will be
-    ticket        INTEGER NOT NULL, -- what the lock's token will be
-    clock         TEXT NOT NULL,    -- where asked_boot_ns counts; '': nowhere
-    asked_boot_ns INTEGER NOT NULL, -- when it asked last
-    asked_unix_us INTEGER NOT NULL, -- the same for readers elsewhere
-    holders       TEXT,             -- the process that waits, as in names
-    socket        TEXT NOT NULL,    -- where to tell it; '': nowhere, it only asks
-    id            INTEGER NOT NULL, -- and who is meant there
+    owner         BLOB NOT NULL,    -- the value that the lock will have
+    ticket        INTEGER NOT NULL, -- the token that the lock will have
+    clock         TEXT NOT NULL,    -- the boot and time namespace of asked_boot_ns; '': unknown
+    asked_boot_ns INTEGER NOT NULL, -- when its last WAIT arrived
+    asked_unix_us INTEGER NOT NULL, -- the same by the wall clock
+    holders       TEXT,             -- the process of the waiter, as in names
+    socket        TEXT NOT NULL,    -- the socket for notifications; '': none, the waiter only polls
+    id            INTEGER NOT NULL, -- the id of the waiter at that socket
     UNIQUE (name, owner)
 );
 CREATE INDEX waiters_in_line ON waiters (name, ticket, owner);
 CREATE INDEX waiters_by_time ON waiters (name, clock, asked_boot_ns);
 
--- Since when this file is known to have forgotten nothing: one row.
+-- Since when this file has certainly lost nothing: one row for each boot and file.
 CREATE TABLE epoch (
-    identity TEXT NOT NULL,   -- the boot, and which file this is
+    identity TEXT NOT NULL,   -- the boot and the file (device:inode)
     began_us INTEGER NOT NULL
 );

@@ -1,4 +1,4 @@
-//! The sockets beside the store, at which those who wait are told.
+//! The sockets beside the store, through which processes notify each other's waiters.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
@@ -9,18 +9,18 @@ pub(super) struct Sockets {
     path: PathBuf,
     /// The permissions of the store.
     mode: u32,
-    /// A short way there: the paths of sockets may be about 100 bytes long.
+    /// A short path to the directory, because the path of a socket is limited to about 100 bytes.
     #[cfg(target_os = "linux")]
     dir: std::os::fd::OwnedFd,
 }
 
-/// How somebody can be reached.
-pub(super) enum Line {
-    /// Through this.
+/// The process that listens at a socket.
+pub(super) enum Peer {
+    /// It can be reached through this socket.
     Open(UnixDatagram),
-    /// Not any more: the process that listened is dead.
+    /// The process is dead.
     Dead,
-    /// It may be alive, but is another user's, who lets nobody knock.
+    /// It may be alive, but belongs to another user who denies access.
     Unknown,
 }
 
@@ -47,7 +47,7 @@ impl Sockets {
         Ok(sockets)
     }
 
-    /// Whether this is still the directory that others use.
+    /// Whether other processes still use this directory.
     pub(super) fn is_current(&self) -> bool {
         #[cfg(target_os = "linux")]
         {
@@ -61,22 +61,22 @@ impl Sockets {
         true
     }
 
-    /// Lets those in who may write the store: its group, or everybody.
+    /// Grants access to the users that may write the store: its group, or everybody.
     fn share(&self, path: &Path) -> std::io::Result<()> {
         let group = if self.mode & 0o020 == 0 { 0 } else { 0o070 };
         let others = if self.mode & 0o002 == 0 { 0 } else { 0o007 };
-        // What hands the group on to what is made in there stays.
+        // The setgid bit, which makes new files inherit the group, stays.
         let special = std::fs::metadata(path)?.mode() & 0o7000;
         let mode = std::fs::Permissions::from_mode(special | 0o700 | group | others);
         match std::fs::set_permissions(path, mode) {
-            // It is another's, who has done so.
+            // It belongs to another user, who has set the permissions.
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
             done => done,
         }
     }
 
-    /// The way to a socket. The names of sockets come from a file that others write: one that
-    /// leads elsewhere is none.
+    /// Returns the path of a socket. The names of sockets come from a file that other processes
+    /// write, so a name that leads elsewhere is rejected.
     fn address(&self, name: &str) -> std::io::Result<PathBuf> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
         if !name.ends_with(".sock") || !name.chars().all(plain) {
@@ -92,7 +92,7 @@ impl Sockets {
         Ok(self.path.join(name))
     }
 
-    /// Makes a socket of this process.
+    /// Creates a socket of this process.
     pub(super) fn bind(&self, name: &str) -> std::io::Result<UnixDatagram> {
         let address = self.address(name)?;
         let socket = UnixDatagram::bind(&address)?;
@@ -106,22 +106,22 @@ impl Sockets {
         self.is_current() && self.address(name).is_ok_and(|address| address.exists())
     }
 
-    /// A line to whoever listens at a socket. If nobody does, what is left of it is removed.
-    pub(super) fn call(&self, name: &str) -> Line {
+    /// Connects to the process that listens at a socket. If it is dead, removes the socket.
+    pub(super) fn connect(&self, name: &str) -> Peer {
         use std::io::ErrorKind::{ConnectionRefused, NotFound};
-        let called = self.address(name).and_then(|address| {
+        let connected = self.address(name).and_then(|address| {
             let socket = UnixDatagram::unbound()?;
             socket.set_nonblocking(true)?;
             socket.connect(address)?;
             Ok(socket)
         });
-        match called {
-            Ok(socket) => Line::Open(socket),
+        match connected {
+            Ok(socket) => Peer::Open(socket),
             Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => {
                 self.remove(name);
-                Line::Dead
+                Peer::Dead
             }
-            Err(_) => Line::Unknown,
+            Err(_) => Peer::Unknown,
         }
     }
 

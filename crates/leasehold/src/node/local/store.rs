@@ -1,4 +1,4 @@
-//! The file: votes, in transactions, and a look at what it holds.
+//! The open file: voting in transactions, and listing locks.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::desk::{Desk, Office};
 use super::failure::Failure;
 use super::line;
-use super::opening::FileId;
-use super::post::{Letter, Post};
+use super::name_record::{NameRecord, Transaction};
+use super::notify::{Notification, Notifications};
+use super::open::FileId;
 use super::rows::{Now, Row, from_sql};
 use crate::base::clock::Clock;
 use crate::base::name::Name;
 use crate::node::rules::{self, Constants, Write};
 use crate::node::{Call, Sighting, Verb, Vote, vote};
 
-/// All clients are on one machine and so have one clock. A token is ahead of it only if
-/// clients overtake it, or if it was set back.
+/// All clients are on one machine and share one clock. A token is ahead of it only if clients
+/// propose tokens faster than it advances, or if it was set back.
 pub(super) const CONSTANTS: Constants = Constants {
     skew: super::SKEW,
     fence_retention: Duration::from_secs(24 * 3600),
@@ -32,16 +32,16 @@ pub(super) struct Store {
     pub(super) file: FileId,
     pub(super) clock: Clock,
     pub(super) floor: u64,
-    /// The last who asked for a lock was refused.
+    /// Whether the last call was refused because the lock is held.
     pub(super) refused: bool,
 }
 
-/// What became of calls.
+/// The result of a transaction.
 pub(super) struct Outcome {
     pub(super) votes: Vec<Vote>,
-    /// Whom to tell.
-    pub(super) letters: Vec<Letter>,
-    /// The processes that hold what is waited for.
+    /// Notifications to send.
+    pub(super) outgoing: Vec<Notification>,
+    /// The processes that hold the locks for which calls wait.
     pub(super) holders: Vec<(Name, Vec<u32>)>,
 }
 
@@ -50,49 +50,53 @@ impl Store {
         self.floor
     }
 
-    /// Votes on all calls in one transaction: all of it counts, or nothing.
-    pub(super) fn vote(&mut self, calls: &[Call], post: &Post) -> Result<Outcome, Failure> {
-        // Looking first costs those who are not refused.
+    /// Votes on all calls in one transaction. Either all of them take effect, or none.
+    pub(super) fn vote(
+        &mut self,
+        calls: &[Call],
+        notifications: &Notifications,
+    ) -> Result<Outcome, Failure> {
+        // Checking without a lock first only pays off if the calls are likely to be refused.
         if std::mem::take(&mut self.refused)
             && calls.iter().all(|call| call.verb() == Verb::Acquire)
             && let Some(outcome) = self.refuse(calls)?
         {
             return Ok(outcome);
         }
-        let transaction = Transaction::begin(&self.connection)?;
+        let sql = SqlTransaction::begin(&self.connection)?;
         let at_least_us = clock_at_least(&self.connection, &self.clock, self.floor, calls)?;
-        let office = Office {
+        let transaction = Transaction {
             connection: &self.connection,
             now: Now::new(&self.clock, at_least_us),
             floor: self.floor,
-            post,
-            letters: RefCell::default(),
+            notifications,
+            outgoing: RefCell::default(),
         };
         let mut votes = Vec::with_capacity(calls.len());
         let mut holders = Vec::new();
         for call in calls {
             let (verb, claim) = (call.verb(), call.claim());
-            let mut desk = Desk::open(&office, claim)?;
-            let vote = vote(&mut desk, verb, claim);
-            let lock = desk.close()?.lock;
+            let mut record = NameRecord::open(&transaction, claim)?;
+            let vote = vote(&mut record, verb, claim);
+            let lock = record.close()?.lock;
             if let (Verb::Wait, Vote::Held { .. }, Some(lock)) = (verb, &vote, lock) {
                 holders.push((claim.name().clone(), lock.living_holders()));
             }
             votes.push(vote);
         }
-        let letters = office.letters.into_inner();
-        transaction.commit()?;
+        let outgoing = transaction.outgoing.into_inner();
+        sql.commit()?;
         self.refused = matches!(votes.last(), Some(Vote::Held { .. }));
         Ok(Outcome {
             votes,
-            letters,
+            outgoing,
             holders,
         })
     }
 
-    /// Refuses acquires without a lock on the file, if all of them are to be refused: those
-    /// who try must not stand in the way of those who work. Whoever stands in line for a lock
-    /// that somebody has is served when that one gives it back or dies.
+    /// Refuses ACQUIREs without locking the file, if all of them must be refused. Clients that poll
+    /// must not block clients that hold or release locks. Nothing else needs to be done: waiters
+    /// are served when the holder releases the lock or dies.
     fn refuse(&mut self, calls: &[Call]) -> Result<Option<Outcome>, Failure> {
         let now = Now::new(&self.clock, 0);
         let mut votes = Vec::with_capacity(calls.len());
@@ -107,7 +111,7 @@ impl Store {
         self.refused = true;
         Ok(Some(Outcome {
             votes,
-            letters: Vec::new(),
+            outgoing: Vec::new(),
             holders: Vec::new(),
         }))
     }
@@ -115,9 +119,9 @@ impl Store {
     pub(super) fn sightings(
         &self,
         of: Option<&Name>,
-        post: &Post,
+        notifications: &Notifications,
     ) -> Result<Vec<Sighting>, Failure> {
-        self.strike_the_dead(of, post)?;
+        self.remove_dead_waiters(of, notifications)?;
         let names: Vec<Vec<u8>> = match of {
             Some(name) => vec![name.as_bytes().to_vec()],
             None => self
@@ -142,24 +146,28 @@ impl Store {
         Ok(seen)
     }
 
-    /// Strikes those who waited in processes that are dead.
-    pub(super) fn strike_the_dead(&self, of: Option<&Name>, post: &Post) -> Result<(), Failure> {
+    /// Removes waiters whose process is dead.
+    pub(super) fn remove_dead_waiters(
+        &self,
+        of: Option<&Name>,
+        notifications: &Notifications,
+    ) -> Result<(), Failure> {
         for socket in line::sockets(&self.connection, of)? {
-            if post.is_dead(&socket) {
-                line::strike(&self.connection, &socket)?;
+            if notifications.is_dead(&socket) {
+                line::remove_at_socket(&self.connection, &socket)?;
             }
         }
         Ok(())
     }
 }
 
-/// A transaction that keeps all other writers out. Rolled back if dropped. (That of `rusqlite`
-/// has its words parsed each time.)
-struct Transaction<'a> {
+/// A transaction that locks out all other writers. Rolled back if dropped. (That of `rusqlite`
+/// parses its SQL each time.)
+struct SqlTransaction<'a> {
     connection: &'a Connection,
 }
 
-impl<'a> Transaction<'a> {
+impl<'a> SqlTransaction<'a> {
     fn begin(connection: &'a Connection) -> Result<Self, Failure> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         Ok(Self { connection })
@@ -171,18 +179,18 @@ impl<'a> Transaction<'a> {
     }
 }
 
-impl Drop for Transaction<'_> {
+impl Drop for SqlTransaction<'_> {
     fn drop(&mut self) {
-        // Committed, or some error has rolled it back already.
+        // It may be committed already, or rolled back by an error.
         if !self.connection.is_autocommit() {
             let _ = self.connection.execute_batch("ROLLBACK");
         }
     }
 }
 
-/// The node's clock does not go back: if the machine's was set back, the highest token
-/// granted, or the floor, takes its place. Looked for only when a token says that this may be
-/// so.
+/// Returns the least time that the node's clock may show. It does not go back: if the machine's
+/// clock was set back, the largest token granted or the floor replaces it. This is looked up only
+/// if a token of the calls is ahead of the machine's clock.
 fn clock_at_least(
     connection: &Connection,
     clock: &Clock,

@@ -1,5 +1,6 @@
-//! Where the engine works: in a thread of its own, since files block and runtimes must not;
-//! or on the spot, when it has nothing else to do and nothing is in the way.
+//! The store thread. The engine runs there, because file operations block and must not block a
+//! runtime. If the thread is idle and nothing needs to wait, a call is executed in the caller's
+//! thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,13 +12,13 @@ use super::engine::Engine;
 use crate::base::name::Name;
 use crate::node::{Call, NodeError, Sighting};
 
-/// How many calls share a transaction at most.
+/// The largest number of calls in one transaction.
 const MAX_BATCH: usize = 256;
-/// One call of so many goes to the thread in any case: a task that is answered on the spot
-/// each time would never let others of its runtime run.
-const IN_A_ROW: usize = 32;
+/// After this many immediate votes in a row, a call goes to the thread. A task whose calls are all
+/// answered immediately would never yield to other tasks of its runtime.
+const MAX_IMMEDIATE_VOTES: usize = 32;
 
-/// Something to do.
+/// A job for the thread.
 enum Job {
     Call(Call),
     Survey(
@@ -27,37 +28,37 @@ enum Job {
     Flush(oneshot::Sender<()>),
 }
 
-/// An engine at work.
-pub(super) struct Works {
-    // Dropped before `jobs`: then it is the thread that closes the file.
+/// An engine and its thread.
+pub(super) struct StoreThread {
+    // Dropped before `jobs`, so that the thread closes the file.
     shared: Arc<Shared>,
     jobs: Sender<Job>,
 }
 
 struct Shared {
     engine: Mutex<Engine>,
-    /// Jobs on their way to the thread, or being done there.
+    /// Jobs that are queued for the thread, or that it is executing.
     queued: AtomicUsize,
-    in_a_row: AtomicUsize,
+    immediate_votes: AtomicUsize,
 }
 
-impl Works {
-    /// Starts the thread, which lives as long as this.
+impl StoreThread {
+    /// Starts the thread, which lives as long as this value.
     pub(super) fn start(engine: Engine) -> (Self, std::io::Result<()>) {
         let (jobs, inbox) = channel();
         let shared = Arc::new(Shared {
             engine: Mutex::new(engine),
             queued: AtomicUsize::new(0),
-            in_a_row: AtomicUsize::new(0),
+            immediate_votes: AtomicUsize::new(0),
         });
         let thread = std::thread::Builder::new().name("leasehold-local".into());
-        let works = Arc::clone(&shared);
-        let started = thread.spawn(move || works.run(&inbox)).map(drop);
+        let of_thread = Arc::clone(&shared);
+        let started = thread.spawn(move || of_thread.run(&inbox)).map(drop);
         (Self { shared, jobs }, started)
     }
 
     pub(super) fn vote(&self, call: Call) {
-        if let Err(call) = self.shared.vote_on_the_spot(call) {
+        if let Err(call) = self.shared.vote_immediately(call) {
             self.queue(Job::Call(call));
         }
     }
@@ -79,17 +80,18 @@ impl Works {
 
     fn queue(&self, job: Job) {
         self.shared.queued.fetch_add(1, Ordering::AcqRel);
-        // If the thread is gone, the job is dropped: unanswered.
+        // If the thread has ended, the job is dropped and counts as unanswered.
         let _ = self.jobs.send(job);
     }
 }
 
 impl Shared {
-    /// Votes on a call in the caller's thread; or gives it back, if that would have to wait
-    /// for anything, or would overtake a call that was queued before.
-    fn vote_on_the_spot(&self, call: Call) -> Result<(), Call> {
+    /// Votes on a call in the caller's thread. Returns the call if the vote would have to wait, or
+    /// would overtake a queued call.
+    fn vote_immediately(&self, call: Call) -> Result<(), Call> {
         let is_idle = || self.queued.load(Ordering::Acquire) == 0;
-        if !is_idle() || self.in_a_row.fetch_add(1, Ordering::Relaxed) >= IN_A_ROW {
+        if !is_idle() || self.immediate_votes.fetch_add(1, Ordering::Relaxed) >= MAX_IMMEDIATE_VOTES
+        {
             return Err(call);
         }
         let Ok(mut engine) = self.engine.try_lock() else {
@@ -98,15 +100,15 @@ impl Shared {
         if !is_idle() {
             return Err(call);
         }
-        let said = engine.vote_on_the_spot(call)?;
+        let replies = engine.vote_immediately(call)?;
         drop(engine);
-        said.say();
+        replies.send();
         Ok(())
     }
 
-    /// Works until nobody needs the node any more.
+    /// Executes jobs until the node is dropped.
     fn run(&self, inbox: &Receiver<Job>) {
-        // What is wrong with the file is told before anybody asks for a lock.
+        // Opens the file now, so that errors are known before the first request.
         let _ = self.engine().open();
         while let Ok(first) = inbox.recv() {
             let mut calls = Vec::new();
@@ -116,39 +118,39 @@ impl Shared {
                     Job::Call(call) => calls.push(call),
                     other => {
                         self.vote(std::mem::take(&mut calls));
-                        self.attend(other);
+                        self.execute(other);
                     }
                 }
             }
             self.vote(calls);
-            self.in_a_row.store(0, Ordering::Relaxed);
-            self.engine().tidy_if_due();
+            self.immediate_votes.store(0, Ordering::Relaxed);
+            self.engine().clean_up_if_due();
         }
     }
 
     fn vote(&self, calls: Vec<Call>) {
         let count = calls.len();
         if count > 0 {
-            self.done(count, |engine| engine.vote(calls)).say();
+            self.with_engine(count, |engine| engine.vote(calls)).send();
         }
     }
 
-    fn attend(&self, job: Job) {
+    fn execute(&self, job: Job) {
         match job {
             Job::Call(call) => self.vote(vec![call]),
             Job::Survey(name, reply) => {
-                let seen = self.done(1, |engine| engine.survey(name.as_ref()));
+                let seen = self.with_engine(1, |engine| engine.survey(name.as_ref()));
                 let _ = reply.send(seen);
             }
             Job::Flush(done) => {
-                self.done(1, Engine::flush);
+                self.with_engine(1, Engine::flush);
                 let _ = done.send(());
             }
         }
     }
 
-    /// Does so many jobs. Nothing is said while the engine is locked.
-    fn done<T>(&self, jobs: usize, work: impl FnOnce(&mut Engine) -> T) -> T {
+    /// Executes this many jobs. The caller sends answers after the engine is unlocked.
+    fn with_engine<T>(&self, jobs: usize, work: impl FnOnce(&mut Engine) -> T) -> T {
         let mut engine = self.engine();
         let done = work(&mut engine);
         self.queued.fetch_sub(jobs, Ordering::AcqRel);
@@ -156,7 +158,7 @@ impl Shared {
     }
 
     fn engine(&self) -> MutexGuard<'_, Engine> {
-        // A transaction that a panic has ended is rolled back.
+        // After a panic, the transaction has been rolled back.
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! Waking those who wait in this process, without anybody polling.
+//! The thread that receives notifications for the waiters of this process.
 //!
-//! A process that waits has a datagram socket beside the store and a thread that sleeps on
-//! it, and on the processes that hold what is waited for: so it hears when one dies.
+//! A process with waiters has a datagram socket beside the store. Its thread sleeps on the socket
+//! and on the processes that hold the locks, so it learns when one of them dies.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::bells::Bells;
-use super::post::read_message;
-use super::sockets::{Line, Sockets};
+use super::local_waiters::LocalWaiters;
+use super::notify::parse_message;
+use super::sockets::{Peer, Sockets};
 
-/// The ear of this process.
+/// The socket and the thread.
 pub(super) struct Listener {
     socket: String,
     sockets: Arc<Sockets>,
@@ -22,7 +22,10 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    pub(super) fn start(sockets: Arc<Sockets>, bells: Arc<Bells>) -> std::io::Result<Self> {
+    pub(super) fn start(
+        sockets: Arc<Sockets>,
+        waiters: Arc<LocalWaiters>,
+    ) -> std::io::Result<Self> {
         let name = format!("{}-{:016x}.sock", std::process::id(), fastrand::u64(..));
         let socket = sockets.bind(&name)?;
         let listener = Self {
@@ -33,24 +36,24 @@ impl Listener {
         let closed = Arc::clone(&listener.closed);
         std::thread::Builder::new()
             .name("leasehold-wake".into())
-            .spawn(move || listen(&socket, &bells, &closed))?;
+            .spawn(move || listen(&socket, &waiters, &closed))?;
         Ok(listener)
     }
 
-    /// The socket's name, for those who wake.
+    /// The name of the socket, for other processes.
     pub(super) fn socket(&self) -> &str {
         &self.socket
     }
 
-    /// Whether others can find the socket. Somebody may have deleted it.
+    /// Whether other processes can find the socket. It may have been deleted.
     pub(super) fn is_reachable(&self) -> bool {
         self.sockets.has(&self.socket)
     }
 
-    /// Makes the thread look again whose deaths are waited for.
-    pub(super) fn nudge(&self) {
-        // If it cannot be nudged, those who wait ask from time to time.
-        if let Line::Open(socket) = self.sockets.call(&self.socket) {
+    /// Wakes the thread, so that it watches the current set of processes.
+    pub(super) fn wake(&self) {
+        // If this fails, waiters still poll.
+        if let Peer::Open(socket) = self.sockets.connect(&self.socket) {
             let _ = socket.send(b"");
         }
     }
@@ -59,42 +62,42 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
-        self.nudge();
+        self.wake();
         self.sockets.remove(&self.socket);
     }
 }
 
-fn listen(socket: &UnixDatagram, bells: &Bells, closed: &AtomicBool) {
+fn listen(socket: &UnixDatagram, waiters: &LocalWaiters, closed: &AtomicBool) {
     loop {
-        hear(socket, bells);
+        receive(socket, waiters);
         if closed.load(Ordering::Acquire) {
             return;
         }
-        let processes = bells.processes();
+        let processes = waiters.processes();
         let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
         fds.extend(
             processes
                 .iter()
                 .map(|(_, fd)| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)),
         );
-        // An interrupted sleep is as good as one that ended.
+        // An interrupted poll is like one that returned.
         let _ = poll(&mut fds, None);
         for (fd, (pid, _)) in fds[1..].iter().zip(&processes) {
             if !fd.revents().is_empty() {
-                bells.died(*pid);
+                waiters.died(*pid);
             }
         }
     }
 }
 
-/// Rings for every message that has arrived.
-fn hear(socket: &UnixDatagram, bells: &Bells) {
+/// Notifies the waiters of all messages that have arrived.
+fn receive(socket: &UnixDatagram, waiters: &LocalWaiters) {
     let mut message = [0; 32];
     while let Ok(length) = socket.recv(&mut message) {
-        let Some((id, news)) = read_message(&message[..length]) else {
+        let Some((id, news)) = parse_message(&message[..length]) else {
             continue;
         };
-        if let Some(notifier) = bells.notifier(id) {
+        if let Some(notifier) = waiters.notifier(id) {
             notifier.notify(news);
         }
     }

@@ -1,4 +1,4 @@
-//! Those who wait in this process, and the processes whose death they wait for.
+//! The waiters of this process, and the processes that they watch.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::base::name::Name;
 use crate::node::{Claim, News, Notifier, Watch};
 
-/// The bells of this process.
+/// The waiters of this process.
 #[derive(Default)]
-pub(super) struct Bells {
+pub(super) struct LocalWaiters {
     state: Mutex<State>,
 }
 
@@ -18,9 +18,9 @@ struct State {
     last_id: i64,
     waiting: HashMap<i64, Waiting>,
     ids: HashMap<Box<[u8]>, i64>,
-    /// Tickets and ids, by what is waited for.
+    /// The tickets and ids of the waiters of each name.
     lines: HashMap<Name, BTreeSet<(u64, i64)>>,
-    deaths: HashMap<u32, Death>,
+    watched: HashMap<u32, WatchedProcess>,
 }
 
 struct Waiting {
@@ -29,28 +29,28 @@ struct Waiting {
     notifier: Notifier,
 }
 
-/// A process whose death is waited for.
-struct Death {
-    process: Arc<OwnedFd>,
-    /// What it holds, or held.
+/// A watched process.
+struct WatchedProcess {
+    handle: Arc<OwnedFd>,
+    /// The locks that it holds, or held.
     names: HashSet<Name>,
 }
 
-impl Bells {
+impl LocalWaiters {
     pub(super) fn watch(self: &Arc<Self>, claim: &Claim, notifier: &Notifier) -> Watch {
         let waiting = Waiting {
             name: claim.name().clone(),
             ticket: claim.token(),
             notifier: notifier.clone(),
         };
-        self.state().enter(claim.owner(), waiting);
+        self.state().join(claim.owner(), waiting);
         Watch::new(Unwatch {
-            bells: Arc::clone(self),
+            waiters: Arc::clone(self),
             owner: claim.owner().into(),
         })
     }
 
-    /// How one who waits is called at the socket of this process.
+    /// Returns the id of a waiter at the socket of this process.
     pub(super) fn id_of(&self, owner: &[u8]) -> Option<i64> {
         self.state().ids.get(owner).copied()
     }
@@ -67,24 +67,25 @@ impl Bells {
         self.state().waiting.is_empty()
     }
 
-    /// The first in line here asks again when one of these processes dies. Whether there is
-    /// one to be watched that was not; and whose notifier is to be rung if one has died already.
-    pub(super) fn await_deaths(&self, name: &Name, pids: &[u32]) -> (bool, Option<Notifier>) {
+    /// Watches these processes: the first waiter of the name in this process asks again when one of
+    /// them dies. Returns whether a process is newly watched, and the waiter to notify if one is
+    /// dead already.
+    pub(super) fn watch_processes(&self, name: &Name, pids: &[u32]) -> (bool, Option<Notifier>) {
         let (mut added, mut missed) = (false, None);
         let mut state = self.state();
         if !state.lines.contains_key(name) {
             return (false, None);
         }
         for &pid in pids {
-            if let Some(death) = state.deaths.get_mut(&pid) {
-                death.names.insert(name.clone());
+            if let Some(process) = state.watched.get_mut(&pid) {
+                process.names.insert(name.clone());
                 continue;
             }
             match open_process(pid) {
                 Opened::Process(process) => {
                     let names = HashSet::from([name.clone()]);
-                    let process = Arc::new(process);
-                    state.deaths.insert(pid, Death { process, names });
+                    let handle = Arc::new(process);
+                    state.watched.insert(pid, WatchedProcess { handle, names });
                     added = true;
                 }
                 Opened::Dead => missed = state.first(name),
@@ -94,24 +95,24 @@ impl Bells {
         (added, missed)
     }
 
-    /// The processes whose death is waited for.
+    /// Returns the watched processes.
     pub(super) fn processes(&self) -> Vec<(u32, Arc<OwnedFd>)> {
         let state = self.state();
-        let deaths = state.deaths.iter();
-        deaths
-            .map(|(pid, death)| (*pid, Arc::clone(&death.process)))
+        let watched = state.watched.iter();
+        watched
+            .map(|(pid, process)| (*pid, Arc::clone(&process.handle)))
             .collect()
     }
 
-    /// A process has died: whoever is first here in a line for what it held asks again, and
-    /// the vote on that serves the line, whoever is first there.
+    /// A process has died. For each lock that it held, the first waiter in this process asks again.
+    /// The vote on that serves the line, whichever waiter is first in it.
     pub(super) fn died(&self, pid: u32) {
         let mut state = self.state();
-        let death = state.deaths.remove(&pid);
-        let names = death.map(|death| death.names).unwrap_or_default();
-        let bells: Vec<_> = names.iter().filter_map(|name| state.first(name)).collect();
+        let process = state.watched.remove(&pid);
+        let names = process.map(|process| process.names).unwrap_or_default();
+        let notifiers: Vec<_> = names.iter().filter_map(|name| state.first(name)).collect();
         drop(state);
-        for notifier in bells {
+        for notifier in notifiers {
             notifier.notify(News::AskAgain);
         }
     }
@@ -122,7 +123,7 @@ impl Bells {
 }
 
 impl State {
-    fn enter(&mut self, owner: &[u8], waiting: Waiting) {
+    fn join(&mut self, owner: &[u8], waiting: Waiting) {
         self.leave(owner);
         self.last_id += 1;
         let id = self.last_id;
@@ -142,9 +143,9 @@ impl State {
             line.remove(&(waiting.ticket, id));
             if line.is_empty() {
                 self.lines.remove(&name);
-                self.deaths.retain(|_, death| {
-                    death.names.remove(&name);
-                    !death.names.is_empty()
+                self.watched.retain(|_, process| {
+                    process.names.remove(&name);
+                    !process.names.is_empty()
                 });
             }
         }
@@ -158,22 +159,22 @@ impl State {
 
 /// Ends a watch when dropped.
 struct Unwatch {
-    bells: Arc<Bells>,
+    waiters: Arc<LocalWaiters>,
     owner: Box<[u8]>,
 }
 
 impl Drop for Unwatch {
     fn drop(&mut self) {
-        self.bells.state().leave(&self.owner);
+        self.waiters.state().leave(&self.owner);
     }
 }
 
-/// What there is of a process.
+/// The result of opening a process.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 enum Opened {
     Process(OwnedFd),
     Dead,
-    /// It cannot be watched; those who wait ask from time to time.
+    /// The process cannot be watched. Waiters still poll.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Opening the file: making it if there is none, its schema, and its epoch.
+//! Opening the file: creating it if it does not exist, checking its schema, and starting its epoch.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,13 +14,13 @@ use super::store::{CONSTANTS, Store};
 use crate::base::clock::Clock;
 use crate::node::NodeError;
 
-/// Says that a file is one of ours: "lhld".
+/// Marks a file as a store of leasehold: "lhld".
 const APPLICATION_ID: i32 = 0x6c68_6c64;
 const SCHEMA_VERSION: i32 = 3;
 const PAGE: i32 = 1024;
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// Which file it is: one that was deleted and made anew is another.
+/// Identifies a file. A file that was deleted and created again has another identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FileId {
     device: u64,
@@ -28,7 +28,7 @@ pub(super) struct FileId {
 }
 
 impl Store {
-    /// Opens the file, however many others do so at the same time.
+    /// Opens the file. Any number of processes may do so at the same time.
     pub(super) fn open(path: &Path, clock: &Clock, patience: Duration) -> Result<Self, Failure> {
         let started = clock.now();
         loop {
@@ -46,7 +46,8 @@ impl Store {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(patience)?;
-        // Or the last of many short-lived processes would write everything back each time.
+        // Otherwise the last of many short-lived processes would write the whole log back each
+        // time.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let mut store = Self {
             connection,
@@ -61,12 +62,13 @@ impl Store {
             return Err(Failure::Moved);
         }
         store.floor = store.begin_epoch()?;
-        // Those who work wait in their own way.
+        // The engine retries in its own way.
         store.connection.busy_timeout(Duration::ZERO)?;
         Ok(store)
     }
 
-    /// Brings a new file into shape, and makes sure that an old one has ours.
+    /// Creates the schema of a new file, checks that of an existing one, and configures the
+    /// connection.
     fn prepare(&mut self) -> Result<(), Failure> {
         self.check_schema()?;
         let mode: String = self
@@ -78,21 +80,21 @@ impl Store {
                     .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
             if mode != "wal" {
                 let why = format!(
-                    "the file system of {} cannot share a store between processes (is it a \
-                     network file system?); name a file on a local disk with `local:/path`",
+                    "the file system of {} does not support a store that processes share (is \
+                     it a network file system?); use a file on a local disk, with `local:/path`",
                     self.path.display()
                 );
                 return Err(NodeError::Unusable { why }.into());
             }
         }
-        // The last commits may be lost when the machine goes down, not when a process does.
-        // A new boot begins a new epoch, which makes up for it.
+        // A crash of the machine may lose the last commits; a crash of a process does not. A new
+        // boot starts a new epoch, which compensates for that.
         self.connection
             .pragma_update(None, "synchronous", "normal")?;
-        // Whatever runs in the background of others, votes do not wait for it.
+        // Votes do not wait for checkpoints. A background thread makes them.
         self.connection
             .pragma_update(None, "wal_autocheckpoint", 0)?;
-        // A log that was long is cut when it begins anew.
+        // SQLite truncates a large log when it starts the log anew.
         self.connection
             .pragma_update_and_check(None, "journal_size_limit", 1 << 20, |_| Ok(()))?;
         self.connection.set_prepared_statement_cache_capacity(32);
@@ -113,15 +115,15 @@ impl Store {
                 (APPLICATION_ID, newer) if newer > SCHEMA_VERSION => {
                     let why = format!(
                         "the store was written by a newer leasehold (format {newer}, this one \
-                         knows {SCHEMA_VERSION}); update this one"
+                         supports {SCHEMA_VERSION}); update this one"
                     );
                     Err(NodeError::Unusable { why }.into())
                 }
                 (APPLICATION_ID, older @ 1..SCHEMA_VERSION) => {
                     let why = format!(
                         "the store was written by an older leasehold (format {older}, this one \
-                         needs {SCHEMA_VERSION}); stop all that use it and move it away, and a \
-                         new one will be made"
+                         needs {SCHEMA_VERSION}); stop all programs that use it and move it away; \
+                         leasehold then creates a new store"
                     );
                     Err(NodeError::Unusable { why }.into())
                 }
@@ -129,19 +131,19 @@ impl Store {
                 _ => Err(damaged("it is a database, but not a store of leasehold").into()),
             }
         };
-        // Both numbers are of one moment, or one could be from before another process made the
-        // store and the other from after.
+        // One transaction reads both numbers. Otherwise one could be from before another process
+        // created the store, and the other from after.
         let transaction = self.connection.transaction()?;
         if ours(&transaction)? {
             return Ok(());
         }
         drop(transaction);
-        // A vote writes a page or two. (Of no effect on a file that has pages.)
+        // A vote writes one or two pages. (This has no effect on a file that has pages.)
         self.connection.pragma_update(None, "page_size", PAGE)?;
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Another process may have been quicker.
+        // Another process may have created it in the meantime.
         if !ours(&transaction)? {
             let tables: i64 =
                 transaction
@@ -157,9 +159,9 @@ impl Store {
         Ok(())
     }
 
-    /// Rule: a node that may have lost its memory grants no token up to `T + S`. It may have
-    /// if the file is another (deleted, restored), or if the machine went down, which can
-    /// take the last commits with it.
+    /// Rule: a node that may have lost its memory at T grants no token up to `T + S`. It may have
+    /// lost it if this is another file (deleted, restored), or if the machine crashed, which can
+    /// lose the last commits.
     fn begin_epoch(&mut self) -> Result<u64, Failure> {
         let FileId { device, inode } = self.file;
         let boot = process::boot_id().unwrap_or_default();
@@ -174,9 +176,9 @@ impl Store {
                 let began = match epoch_of(&transaction, &identity)? {
                     Some(began) => began,
                     None => {
-                        // If the clock has gone back since an earlier epoch began, that one's
-                        // floor holds on. Earlier ones stay: readers that are told different
-                        // boots (containers can be) do not end each other's.
+                        // If the clock has gone back since an earlier epoch began, the floor of
+                        // that epoch still applies. Earlier epochs stay, so that processes that see
+                        // different boot ids (as containers may) do not end each other's epochs.
                         transaction.execute(
                             "INSERT INTO epoch (identity, began_us) VALUES (?1, max(?2,
                                  coalesce((SELECT max(fence) FROM names), 0),
@@ -193,8 +195,8 @@ impl Store {
         Ok(from_sql(began).saturating_add(CONSTANTS.skew_us()))
     }
 
-    /// Whether the path still leads to this file. If not, others use another one by now, and
-    /// nothing that this one says is worth anything.
+    /// Whether the path still names this file. If not, other processes use another file, and the
+    /// content of this one does not count.
     pub(super) fn is_current(&self) -> bool {
         file_id(&self.path).is_ok_and(|id| id == self.file)
     }
@@ -205,21 +207,21 @@ fn epoch_of(connection: &Connection, identity: &str) -> Result<Option<i64>, Fail
     Ok(connection.query_row(sql, [identity], |row| row.get(0))?)
 }
 
-/// Makes the file if there is none, so that only its owner can read it: owner values are
-/// secrets. It is not opened if it is there, because closing it again would let go of the
-/// locks that another connection of this process has on it.
+/// Creates the file if it does not exist, readable only by its owner: owner values are secrets. An
+/// existing file is not opened here, because closing it would release the locks that another
+/// connection of this process has on it.
 fn create_private(path: &Path) -> Result<FileId, Failure> {
     if !path.exists() {
         create(path).map_err(|error| {
-            let why = format!("cannot make the store {}: {error}", path.display());
-            Failure::Told(NodeError::Unusable { why })
+            let why = format!("cannot create the store {}: {error}", path.display());
+            Failure::Error(NodeError::Unusable { why })
         })?;
     }
     file_id(path).map_err(|_| Failure::Moved)
 }
 
-/// One process at a time. What an earlier file of the same name has left beside it, when only
-/// the file itself was deleted, would be taken for this one's.
+/// Creates the file, one process at a time. If only the file itself was deleted, SQLite would take
+/// the log of the earlier file for that of the new one, so this removes it.
 fn create(path: &Path) -> std::io::Result<()> {
     use rustix::fs::{FlockOperation, flock};
     use std::os::unix::fs::OpenOptionsExt;
@@ -230,8 +232,8 @@ fn create(path: &Path) -> std::io::Result<()> {
     };
     let mut private = std::fs::OpenOptions::new();
     private.write(true).create(true).mode(0o600);
-    let turn = private.open(beside(".lock"))?;
-    flock(&turn, FlockOperation::LockExclusive)?;
+    let lock = private.open(beside(".lock"))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
     if path.exists() {
         return Ok(());
     }
