@@ -154,9 +154,9 @@ impl Record for NameRecord<'_> {
         }
     }
 
-    fn bury(&mut self, before: u64) {
+    fn remove_silent(&mut self, before: u64) {
         if self.bug != Some(Bug::DeadWaiterKept) {
-            self.entry.line.bury(before);
+            self.entry.line.remove_silent(before);
         }
     }
 
@@ -169,15 +169,15 @@ impl Record for NameRecord<'_> {
         (!unseen).then_some(first)
     }
 
-    fn is_settled(&self, owner: &[u8]) -> bool {
-        self.entry.line.is_settled(owner, self.now)
+    fn is_order_known(&self, owner: &[u8]) -> bool {
+        self.entry.line.is_order_known(owner, self.now)
     }
 
     fn before(&self, owner: &[u8]) -> u32 {
         self.entry.line.before(owner)
     }
 
-    fn tell(&mut self, owner: &[u8], news: News) -> bool {
+    fn notify(&mut self, owner: &[u8], news: News) -> bool {
         if self.bug == Some(Bug::MissedNotification) {
             return true;
         }

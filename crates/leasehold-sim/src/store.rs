@@ -243,7 +243,7 @@ impl Entry {
     /// The waiters that have sent WAIT recently, by the node's clock.
     fn living(&self, now: u64) -> Line {
         let mut line = self.line.clone();
-        line.bury(now.saturating_sub(DEAD_AFTER.as_micros() as u64));
+        line.remove_silent(now.saturating_sub(DEAD_AFTER.as_micros() as u64));
         line
     }
 

@@ -1,18 +1,18 @@
-//! A line of those who wait for one name, in memory.
+//! The line of waiters for one name, in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::rules::micros;
-use super::{Claim, LINE_KEPT, SETTLED};
+use super::{Claim, LINE_KEPT, ORDER_KNOWN_AFTER};
 
-/// Who stands before somebody is counted up to here.
+/// Waiters ahead of another are counted up to here.
 const FAR: usize = 1000;
 
 /// Ticket and owner value: what the line is ordered by.
 type Key = (u64, Box<[u8]>);
 
-/// Those who wait for one name, in the order of their tickets: for nodes that keep it in
-/// memory. See [`Record`](super::Record).
+/// The waiters for one name in the order of their tickets, for nodes that keep the line in memory. See
+/// [`Record`](super::Record).
 ///
 /// ```
 /// use leasehold::Name;
@@ -31,41 +31,41 @@ type Key = (u64, Box<[u8]>);
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Line {
-    /// When each has asked last.
+    /// When each waiter sent WAIT last.
     waiting: BTreeMap<Key, u64>,
     by_time: BTreeSet<(u64, Key)>,
     entries: BTreeMap<Box<[u8]>, Entry>,
-    /// When all of it is forgotten; see [`LINE_KEPT`].
+    /// When the whole line is forgotten; see [`LINE_KEPT`].
     kept_until: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     ticket: u64,
-    /// When it came.
+    /// When it joined; 0 if its claim is on this node only.
     since: u64,
 }
 
 impl Line {
-    /// Whether nobody waits.
+    /// Whether there are no waiters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// How many wait.
+    /// The number of waiters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether this one waits.
+    /// Whether this claim is in line.
     #[must_use]
     pub fn contains(&self, owner: &[u8]) -> bool {
         self.entries.contains_key(owner)
     }
 
-    /// The claim stands in line, or stands there still: it has asked now.
+    /// Adds the claim, or notes that it sent WAIT now.
     pub fn join(&mut self, claim: &Claim, now: u64) {
         // All waiters have been silent for long enough to be removed; or there are none, and a new
         // line begins, whose time counts from now.
@@ -91,7 +91,7 @@ impl Line {
         }
     }
 
-    /// No longer.
+    /// Removes a waiter.
     pub fn leave(&mut self, owner: &[u8]) {
         if let Some(Entry { ticket, .. }) = self.entries.remove(owner) {
             let key = (ticket, owner.into());
@@ -101,8 +101,8 @@ impl Line {
         }
     }
 
-    /// Removes all who asked last before then.
-    pub fn bury(&mut self, before: u64) {
+    /// Removes all waiters whose last WAIT came before then.
+    pub fn remove_silent(&mut self, before: u64) {
         while let Some((_, (_, owner))) = self.by_time.first().filter(|(asked, _)| *asked < before)
         {
             let owner = owner.clone();
@@ -117,15 +117,15 @@ impl Line {
         Some((owner.clone(), *ticket))
     }
 
-    /// Whether this one has stood in line for so long that all nodes know it; see
-    /// [`Record::is_settled`](super::Record::is_settled).
+    /// Whether this waiter joined so long ago that all nodes know it; see
+    /// [`Record::is_order_known`](super::Record::is_order_known).
     #[must_use]
-    pub fn is_settled(&self, owner: &[u8], now: u64) -> bool {
+    pub fn is_order_known(&self, owner: &[u8], now: u64) -> bool {
         let entry = self.entries.get(owner);
-        entry.is_some_and(|entry| entry.since.saturating_add(micros(SETTLED)) <= now)
+        entry.is_some_and(|entry| entry.since.saturating_add(micros(ORDER_KNOWN_AFTER)) <= now)
     }
 
-    /// How many stand before this one; 1000 are as good as more.
+    /// How many waiters are before this one, counted up to 1000.
     #[must_use]
     pub fn before(&self, owner: &[u8]) -> u32 {
         let entry = self.entries.get(owner);

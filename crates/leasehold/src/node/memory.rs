@@ -282,23 +282,23 @@ impl Record for Desk<'_> {
         self.entry.line.leave(owner);
     }
 
-    fn bury(&mut self, before: u64) {
-        self.entry.line.bury(before);
+    fn remove_silent(&mut self, before: u64) {
+        self.entry.line.remove_silent(before);
     }
 
     fn first(&self) -> Option<(Box<[u8]>, u64)> {
         self.entry.line.first()
     }
 
-    fn is_settled(&self, owner: &[u8]) -> bool {
-        self.entry.line.is_settled(owner, self.now_us)
+    fn is_order_known(&self, owner: &[u8]) -> bool {
+        self.entry.line.is_order_known(owner, self.now_us)
     }
 
     fn before(&self, owner: &[u8]) -> u32 {
         self.entry.line.before(owner)
     }
 
-    fn tell(&mut self, owner: &[u8], news: News) -> bool {
+    fn notify(&mut self, owner: &[u8], news: News) -> bool {
         // One without a notifier hears nothing, and asks from time to time.
         let notifier = self.bells.get(owner);
         self.news

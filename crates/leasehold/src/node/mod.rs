@@ -22,7 +22,7 @@ use crate::base::name::Name;
 pub(crate) use call::Tally;
 pub use call::{Call, Claim, Holders, Verb};
 pub use line::Line;
-pub use record::{DEAD_AFTER, HANDED_OVER, LINE_KEPT, Record, SETTLED, TURN, vote};
+pub use record::{DEAD_AFTER, HANDED_OVER, LINE_KEPT, ORDER_KNOWN_AFTER, Record, TURN, vote};
 #[cfg(feature = "redis")]
 pub use redis::{Change, Initialized};
 pub(crate) use settings::{NodeSettings, Tls, VERIFY_AFTER};

@@ -8,7 +8,7 @@
 //!
 //! A grant raises the fence and is not taken back, so nodes that disagree on who is first would
 //! split their votes. A waiter with a lower ticket may have reached other nodes and not yet this
-//! one. So a waiter that joined less than [`SETTLED`] ago is granted nothing: the node notifies it
+//! one. So a waiter that joined less than [`ORDER_KNOWN_AFTER`] ago is granted nothing: the node notifies it
 //! that it is its turn, and it sends ACQUIRE. Nothing is stored for that. **While the lock is free
 //! and has a line, only the first in line can acquire it**; a waiter that joins with a lower ticket
 //! becomes the first.
@@ -18,18 +18,19 @@ use std::time::Duration;
 use super::rules::{self, View, Write};
 use super::{Claim, News, Verb, Vote};
 
-/// How long a waiter has for its ACQUIRE after it was notified that it is its turn. Other clients
-/// that are refused meanwhile are told that the lock may be free after this time.
+/// The remaining time that other clients are given for a free lock while it is a waiter's turn. On
+/// Redis, other libraries are kept from acquiring the lock for this time.
 pub const TURN: Duration = Duration::from_secs(1);
 
-/// For how long a lock is granted to the one whose turn it is: so short that it costs little if
-/// that one is dead, so long that one who asks every second has enough left of it to extend it.
+/// How long a lock is granted to the first in line. Short, so that a dead waiter costs little; long
+/// enough that a waiter, which sends WAIT every 1.1 s, can extend it in time.
 pub const HANDED_OVER: Duration = Duration::from_secs(2);
 
-/// Who has stood in line for so long is known to all nodes, and so is whoever has a lower ticket.
-pub const SETTLED: Duration = Duration::from_millis(10);
+/// A waiter that joined this long ago is known to all nodes, and so are all waiters with lower
+/// tickets.
+pub const ORDER_KNOWN_AFTER: Duration = Duration::from_millis(10);
 
-/// One who waits and has not asked for so long is taken for dead.
+/// A waiter that has sent no WAIT for this long is removed from the line.
 pub const DEAD_AFTER: Duration = Duration::from_secs(3);
 
 /// A node may forget a line this long after it was refreshed. Every request of a waiter refreshes
@@ -38,9 +39,9 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(3);
 pub const LINE_KEPT: Duration = Duration::from_secs(9);
 const _: () = assert!(LINE_KEPT.as_millis() - LINE_KEPT.as_millis() / 3 > DEAD_AFTER.as_millis());
 
-/// What a node keeps of one name, at one moment: what [`vote`] works on.
+/// What a node stores for one name, while it votes on one request: what [`vote`] works on.
 ///
-/// Whatever is done to a record by one vote takes effect at once, or not at all.
+/// All changes of one vote must take effect together, or not at all.
 pub trait Record {
     /// The lock and the fence.
     fn view(&self) -> View<'_>;
@@ -48,36 +49,36 @@ pub trait Record {
     /// Stores what a rule says.
     fn write(&mut self, write: Write, claim: &Claim);
 
-    /// Grants the lock to one of those who wait: it becomes the lock's value for so long, and the
-    /// token becomes the fence.
+    /// Grants the lock to a waiter: `owner` becomes the lock's value for `time`, and the token
+    /// becomes the fence.
     fn grant(&mut self, owner: &[u8], token: u64, time: Duration);
 
-    /// Whether anybody stands in line. May be wrong in saying so.
+    /// Whether there are waiters. May return `true` although there are none.
     fn has_line(&self) -> bool;
 
-    /// The claim stands in line from now on, in the order of tokens (and of owner values where
-    /// these are the same), or stands there still: it has asked now.
+    /// Adds the claim to the line, in the order of tokens and, for equal tokens, of owner values.
+    /// If it is there already, notes that it sent WAIT now.
     fn join(&mut self, claim: &Claim);
 
-    /// No longer.
+    /// Removes a waiter from the line.
     fn leave(&mut self, owner: &[u8]);
 
-    /// Removes all who asked last before this moment of the node's clock. The work must not
-    /// grow with the number of those who stay.
-    fn bury(&mut self, before: u64);
+    /// Removes all waiters whose last WAIT came before this moment of the node's clock. The work
+    /// must not grow with the number of waiters that stay.
+    fn remove_silent(&mut self, before: u64);
 
     /// The first in line: its owner value and its ticket.
     fn first(&self) -> Option<(Box<[u8]>, u64)>;
 
-    /// Whether this one, who stands in line, has stood there for [`SETTLED`], or
-    /// [nobody](Claim::is_on_one_node) can be before it elsewhere.
-    fn is_settled(&self, owner: &[u8]) -> bool;
+    /// Whether this waiter joined at least [`ORDER_KNOWN_AFTER`] ago, or its claim is on
+    /// [this node only](Claim::is_on_one_node).
+    fn is_order_known(&self, owner: &[u8]) -> bool;
 
-    /// How many stand before this one, as far as is worth counting.
+    /// How many waiters are before this one. May stop counting at some large number.
     fn before(&self, owner: &[u8]) -> u32;
 
-    /// Tells one who waits. `false` if it is known to be dead.
-    fn tell(&mut self, owner: &[u8], news: News) -> bool;
+    /// Notifies a waiter. Returns `false` if its client is known to be gone.
+    fn notify(&mut self, owner: &[u8], news: News) -> bool;
 }
 
 /// Votes on a claim.
@@ -147,9 +148,9 @@ fn decide(record: &impl Record, verb: Verb, claim: &Claim) -> (Vote, Write) {
     }
 }
 
-/// One to whom the lock was handed over here, and who still asks, waits for other nodes: it keeps
-/// the lock meanwhile. Or, where messages take long, it would be over here when it comes there.
-/// What it has for longer, because it has extended it since, is not cut short.
+/// A waiter that was granted the lock here and still sends WAIT is waiting for other nodes. It keeps
+/// the lock meanwhile; otherwise, with slow messages, the grant would expire here before the others
+/// come. A lock that it has extended since is not shortened.
 fn refresh(record: &mut impl Record, verb: Verb, claim: &Claim, vote: &Vote) {
     let short = record
         .view()
@@ -171,28 +172,28 @@ fn serve(record: &mut impl Record, verb: Verb, asking: &Claim) {
     }
     let dead = rules::micros(DEAD_AFTER);
     let before = record.view().now.saturating_sub(dead);
-    record.bury(before);
+    record.remove_silent(before);
     while let Some((first, ticket)) = record.first() {
         let view = record.view();
-        // A ticket that was overtaken wins nothing any more: its owner takes a new one.
+        // A ticket that was overtaken cannot win: its owner takes a new one.
         if ticket <= view.effective_fence() {
             record.leave(&first);
-            record.tell(&first, News::AskAgain);
+            record.notify(&first, News::AskAgain);
             continue;
         }
         if view.lock.is_some() {
             return;
         }
-        let settled = record.is_settled(&first);
-        let news = match settled {
+        let order_known = record.is_order_known(&first);
+        let news = match order_known {
             true => News::Granted,
             false => News::YourTurn,
         };
-        if *first != *asking.owner() && !record.tell(&first, news) {
+        if *first != *asking.owner() && !record.notify(&first, news) {
             record.leave(&first);
             continue;
         }
-        if settled {
+        if order_known {
             // By the rule of ACQUIRE: the lock is free, and the token is above the fence and
             // within the cap, or it would not stand in line.
             record.grant(&first, ticket, HANDED_OVER);
@@ -418,7 +419,7 @@ mod tests {
         let vote = bench.ask(Verb::Acquire, &second);
         assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
         // In due time it is granted like any other.
-        bench.pass(SETTLED);
+        bench.pass(ORDER_KNOWN_AFTER);
         bench.release(&first);
         assert!(second.is_granted());
     }

@@ -137,7 +137,7 @@ impl Record for NameRecord<'_> {
         self.left = first.filter(|first| *first.owner == *owner);
     }
 
-    fn bury(&mut self, before: u64) {
+    fn remove_silent(&mut self, before: u64) {
         let now = &self.transaction.now;
         // Once is enough: waiters that joined since then are not silent.
         if !self.silent_removed.replace(true) {
@@ -157,7 +157,7 @@ impl Record for NameRecord<'_> {
         Some((first.owner.clone(), first.ticket))
     }
 
-    fn is_settled(&self, _owner: &[u8]) -> bool {
+    fn is_order_known(&self, _owner: &[u8]) -> bool {
         // A store is never one of several nodes.
         true
     }
@@ -171,7 +171,7 @@ impl Record for NameRecord<'_> {
         self.query(|file| line::before(file, self.claim.name(), ticket, owner))
     }
 
-    fn tell(&mut self, owner: &[u8], news: News) -> bool {
+    fn notify(&mut self, owner: &[u8], news: News) -> bool {
         let Some(waiter) = self.waiter(owner) else {
             return false;
         };

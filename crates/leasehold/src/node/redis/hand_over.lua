@@ -13,7 +13,7 @@ local function hand_over(known)
   local since, bell = string.match(entry, '^(%d+):(.*)$')
   if known >= ticket or FLOOR16 >= ticket or not since then return false end
   -- @clock
-  if since ~= '0' and since + SETTLED > now + 0 then return false end
+  if since ~= '0' and since + ORDER_KNOWN_AFTER > now + 0 then return false end
   -- @find_silent
   if silent then return false end
 

@@ -74,27 +74,27 @@ local function serve(value, known, now, asking, waits)
       return owner, known
     else
       local since, bell = look_up(first)
-      local settled = since and since + SETTLED <= now
+      local order_known = since and since + ORDER_KNOWN_AFTER <= now
       -- NX: what is no string reads as nothing in a MGET, and must not be overwritten.
       local time, written = TURN_MS, TURN
-      if settled then time, written = HANDED_OVER_MS, first end
+      if order_known then time, written = HANDED_OVER_MS, first end
       if not redis.call('SET', K[1], written, 'PX', time, value and 'XX' or 'NX') then
         return owner, known
       end
       value = written
       -- The fence first, then the message: 'G' is a vote, and the server may refuse to write.
-      local raised = settled and digits(ticket) .. '+' or known
-      if settled then
+      local raised = order_known and digits(ticket) .. '+' or known
+      if order_known then
         redis.call('SET', K[2], raised, 'PX', FENCE_MS)
         note_grant(digits(ticket), now)
       end
-      if first == asking or notify(first, bell, settled and 'G' or 'T') then
-        if not settled then return false, known, first end
+      if first == asking or notify(first, bell, order_known and 'G' or 'T') then
+        if not order_known then return false, known, first end
         leave(first)
         return first, raised
       end
       -- No subscriber: the waiter is gone, and no client has seen this grant.
-      if settled then
+      if order_known then
         redis.call('DEL', K[1])
         redis.call('SET', K[2], known, 'PX', FENCE_MS)
         value = false

@@ -12,7 +12,7 @@ use super::template::Fragments;
 use crate::base::holder::kept_value;
 use crate::base::name::Name;
 use crate::node::rules::{Constants, micros};
-use crate::node::{Call, DEAD_AFTER, HANDED_OVER, LINE_KEPT, SETTLED, TURN, Verb};
+use crate::node::{Call, DEAD_AFTER, HANDED_OVER, LINE_KEPT, ORDER_KNOWN_AFTER, TURN, Verb};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 /// What the key of a free lock holds while the first in line has its turn. It keeps other libraries,
@@ -199,7 +199,7 @@ impl Scripts {
             let code = format!(
                 "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
                  local EPOCH = '{record}'\n\
-                 local DEAD, DEAD_S, SETTLED = {}, {}, {}\n\
+                 local DEAD, DEAD_S, ORDER_KNOWN_AFTER = {}, {}, {}\n\
                  local KEPT_MS, REFRESH_MS = '{}', {}\n\
                  local TURN, TURN_MS, HANDED_OVER_MS = '{TURN_MARK}', '{}', '{}'\n{body}",
                 constants.skew_us(),
@@ -207,7 +207,7 @@ impl Scripts {
                 fence_ttl.as_millis(),
                 DEAD_AFTER.as_micros(),
                 DEAD_AFTER.as_secs(),
-                SETTLED.as_micros(),
+                ORDER_KNOWN_AFTER.as_micros(),
                 LINE_KEPT.as_millis(),
                 LINE_KEPT.as_millis() - LINE_KEPT.as_millis() / 3,
                 TURN.as_millis(),

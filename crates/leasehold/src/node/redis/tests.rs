@@ -23,8 +23,8 @@ use crate::base::name::Name;
 use crate::node::memory::MemoryNode;
 use crate::node::rules::Constants;
 use crate::node::{
-    Call, Claim, DEAD_AFTER, HANDED_OVER, LINE_KEPT, Node, NodeError, SETTLED, TURN, Tally, Verb,
-    Vote,
+    Call, Claim, DEAD_AFTER, HANDED_OVER, LINE_KEPT, Node, NodeError, ORDER_KNOWN_AFTER, TURN,
+    Tally, Verb, Vote,
 };
 use crate::node::{NodeSettings, VERIFY_AFTER};
 
@@ -67,7 +67,7 @@ const TICK_MS: u64 = 7;
 
 /// Mostly nothing; or just up to, or just beyond, some time that a node goes by.
 fn pauses() -> impl Strategy<Value = Duration> {
-    let limits = [SETTLED, TURN, HANDED_OVER, DEAD_AFTER, LINE_KEPT];
+    let limits = [ORDER_KNOWN_AFTER, TURN, HANDED_OVER, DEAD_AFTER, LINE_KEPT];
     let ticks = limits
         .into_iter()
         .chain(TTLS)
