@@ -7,8 +7,8 @@ use crate::base::clock::Moment;
 use crate::base::error::Refusal;
 use crate::client::core::Core;
 use crate::client::options::Options;
+use crate::lease::grant::{Grant, Rounds, Validity, Won, least_left};
 use crate::lease::janitor::Return;
-use crate::lease::state::{Rounds, Won, least_left};
 use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Verb};
 use crate::planted;
 use crate::quorum::round::{self, Advice, Decision, Haste, Round};
@@ -95,12 +95,16 @@ impl<'a> Attempt<'a> {
         };
         let deadline = round::deadline(valid_from, options.ttl, options.drift_of_ttl(), now);
         if let (Decision::Carried, Some(deadline)) = (decision, deadline) {
-            let renew_at = sent_at + options.ttl / 3;
+            let validity = Validity {
+                sent_at,
+                deadline,
+                renew_at: sent_at + options.ttl / 3,
+            };
             let rounds = match waited {
                 false => Rounds::first(broadcast),
                 true => Rounds::after_waiting(broadcast),
             };
-            return Ok(self.won(rounds, sent_at, deadline, renew_at));
+            return Ok(self.won(rounds, validity));
         }
         if !waited {
             // A failed attempt releases everywhere, also where the outcome is unknown; not
@@ -140,26 +144,23 @@ impl<'a> Attempt<'a> {
         match deadline.filter(enough) {
             Some(deadline) if options.renewal && !options.detached => {
                 let rounds = Rounds::handed_over(granted);
-                Ok(self.won(rounds, now, deadline, now + CONFIRM_AFTER))
+                let validity = Validity {
+                    sent_at: now,
+                    deadline,
+                    renew_at: now + CONFIRM_AFTER,
+                };
+                Ok(self.won(rounds, validity))
             }
             _ => Err(self),
         }
     }
 
-    fn won(mut self, rounds: Rounds, sent_at: Moment, deadline: Moment, renew_at: Moment) -> Won {
-        self.arm(sent_at).disarm();
+    fn won(mut self, rounds: Rounds, validity: Validity) -> Won {
+        self.arm(validity.sent_at).disarm();
         Won {
             token: self.claim.token,
-            claim: self.claim,
-            rounds,
-            sent_at,
-            deadline,
-            renew_at,
-            won_at: sent_at,
-            taken_at: sent_at,
-            timeout: self.options.timeout_of_node(),
-            drift: self.options.drift_of_ttl(),
-            label: Arc::clone(&self.options.label),
+            taken_at: validity.sent_at,
+            grant: Arc::new(Grant::new(self.claim, self.options, validity, rounds)),
         }
     }
 
@@ -167,9 +168,13 @@ impl<'a> Attempt<'a> {
     pub(crate) fn believe(self) -> Won {
         let sent_at = self.core.clock.now();
         let broadcast = Broadcast::send(&self.core.nodes, self.question(Verb::Wait));
-        let validity = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
-        let rounds = Rounds::after_waiting(broadcast);
-        self.won(rounds, sent_at, sent_at + validity, sent_at + validity / 3)
+        let left = self.options.ttl.saturating_sub(self.options.drift_of_ttl());
+        let validity = Validity {
+            sent_at,
+            deadline: sent_at + left,
+            renew_at: sent_at + left / 3,
+        };
+        self.won(Rounds::after_waiting(broadcast), validity)
     }
 
     /// What a round that was not won came to. The round was sent at `sent_at`.

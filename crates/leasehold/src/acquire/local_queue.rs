@@ -16,7 +16,7 @@ use crate::base::clock::Moment;
 use crate::base::name::Name;
 use crate::client::core::Core;
 use crate::client::options::Options;
-use crate::lease::state::Won;
+use crate::lease::grant::Won;
 
 /// A claim is passed on for so long at most: others may be waiting on the nodes.
 const LONGEST: Duration = Duration::from_millis(10);
@@ -115,11 +115,12 @@ impl LocalTurn {
     pub(crate) fn take(&mut self, options: &Options, now: Moment) -> Option<Won> {
         let core = self.core.upgrade()?;
         let passed = self.passed.take()?;
-        let fits = passed.fits(options) && now < passed.deadline;
+        let grant = &passed.grant;
+        let fits = grant.fits(options) && now < grant.deadline();
         match fits && !core.is_shut_down() {
             true => Some(*passed),
             false => {
-                core.janitor.give_back(passed.into_return());
+                core.janitor.give_back(grant.to_return(None));
                 None
             }
         }
@@ -148,7 +149,7 @@ impl Drop for LocalTurn {
             }
         }
         if let Some(passed) = self.passed.take() {
-            core.janitor.post(passed.into_return());
+            core.janitor.post(passed.grant.to_return(None));
         }
     }
 }

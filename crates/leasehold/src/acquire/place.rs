@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::attempt::{Armed, Attempt, Refused};
 use crate::base::clock::Moment;
 use crate::base::error::{Refusal, Story};
-use crate::lease::state::Won;
+use crate::lease::grant::Won;
 use crate::node::{Verb, Vote, Watch};
 use crate::planted;
 use crate::quorum::{NodeSet, WaitSignals};

@@ -17,7 +17,7 @@ use crate::base::holder::new_owner;
 use crate::base::name::Name;
 use crate::client::core::Core;
 use crate::client::options::{OnRefusal, Options};
-use crate::lease::state::Won;
+use crate::lease::grant::Won;
 use crate::node::{Claim, Holders};
 use crate::planted;
 use crate::quorum::round::{Advice, Haste};

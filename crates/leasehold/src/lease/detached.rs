@@ -50,10 +50,10 @@ impl Detached {
         Self {
             core: Arc::clone(core),
             name: held.name.clone(),
-            claim: Arc::clone(&held.claim),
+            claim: Arc::clone(held.claim()),
             token: held.token,
-            drift: held.drift,
-            timeout: held.timeout,
+            drift: held.grant.drift,
+            timeout: held.grant.timeout,
         }
     }
 

@@ -11,8 +11,9 @@ use crate::base::error::Error;
 use crate::client::core::Core;
 use crate::client::options::{MAX_TTL, Options, between};
 use crate::lease::detached::Detached;
+use crate::lease::grant::Won;
 use crate::lease::janitor::Return;
-use crate::lease::state::{Held, Loss, Progress, Won};
+use crate::lease::state::{Held, Loss, Progress};
 use crate::node::Holders;
 use crate::quorum::Broadcast;
 use crate::quorum::round::Decision;
@@ -88,7 +89,7 @@ impl Lease {
     /// ```
     #[must_use]
     pub fn owner_id(&self) -> String {
-        crate::base::holder::owner_id(self.held.claim.owner())
+        crate::base::holder::owner_id(self.held.claim().owner())
     }
 
     /// Returns the lock's name, without the client's prefix, as in
@@ -116,7 +117,7 @@ impl Lease {
     /// followed by the name.
     #[must_use]
     pub fn key(&self) -> &crate::Name {
-        &self.held.claim.name
+        &self.held.claim().name
     }
 
     /// Returns the time until which the lease is valid, as far as the client knows. Each renewal
@@ -189,7 +190,9 @@ impl Lease {
     ///
     /// Cancel safety: if the future is dropped, the next renewal binds the lease.
     pub async fn bind_to_processes(&self, pids: &[u32]) -> Result<(), Error> {
-        self.held.claim.set_holders(Holders::Processes(pids.into()));
+        self.held
+            .claim()
+            .set_holders(Holders::Processes(pids.into()));
         self.extend().await
     }
 
@@ -202,8 +205,8 @@ impl Lease {
     ///
     /// Cancel safety: if the future is dropped, the client releases the lease in the background.
     pub async fn detach(self) -> Result<Detached, Error> {
-        if self.held.claim.holders() != Holders::Nobody {
-            self.held.claim.set_holders(Holders::Nobody);
+        if self.held.claim().holders() != Holders::Nobody {
+            self.held.claim().set_holders(Holders::Nobody);
             self.extend().await?;
         }
         match self.close(None) {
@@ -259,7 +262,7 @@ impl Lease {
             Progress::Extended => Ok(()),
             Progress::Over => Err(held.lost_error()),
             Progress::Unknown => Err(Error::NoMajority(Box::new(
-                core.refused(&held.claim, &extension.broadcast.round()),
+                core.refused(held.claim(), &extension.broadcast.round()),
             ))),
         }
     }
@@ -334,7 +337,7 @@ impl Lease {
             Decision::Carried => Ok(()),
             Decision::Refuted => Err(held.lost_error()),
             Decision::Failed => {
-                let refusal = core.refused(&held.claim, &broadcast.round());
+                let refusal = core.refused(held.claim(), &broadcast.round());
                 Err(core.explain(Error::NoMajority(Box::new(refusal))))
             }
         }

@@ -113,7 +113,7 @@ impl Schedule {
     fn take_nearly_due(&mut self, now: Moment) -> Vec<Arc<Held>> {
         let soon = self.leases.range(..(now + NEARLY, u64::MAX));
         let soon = soon.filter(|((due, _), lease)| {
-            let nearly = NEARLY.min(lease.claim.ttl / 30);
+            let nearly = NEARLY.min(lease.claim().ttl / 30);
             lease.next_renewal() == *due && due.saturating_duration_since(now) <= nearly
         });
         let leases: Vec<_> = soon.map(|(_, lease)| Arc::clone(lease)).collect();

@@ -1,9 +1,11 @@
 //! A lease from the moment it is granted until it is released or lost.
 //!
-//! [`guard`] is what the caller has, [`state`] what the guard and the background tasks share. The
+//! A [`grant`] is a claim that a majority granted. [`guard`] is what the caller has of it, [`state`]
+//! what the guard and the background tasks share. The
 //! [`keeper`] renews leases, the [`janitor`] releases claims. [`detached`] leases have no guard.
 
 pub(crate) mod detached;
+pub(crate) mod grant;
 pub(crate) mod guard;
 pub(crate) mod janitor;
 pub(crate) mod keeper;

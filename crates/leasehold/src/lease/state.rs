@@ -15,11 +15,12 @@ use crate::base::error::{Error, Story};
 use crate::base::name::Name;
 use crate::client::core::Core;
 use crate::client::options::Options;
+use crate::lease::grant::{Grant, Won, least_left};
 use crate::lease::janitor::Return;
-use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Holders, Node, Verb, Vote};
+use crate::node::{Claim, Holders, Node, Verb, Vote};
 use crate::planted;
-use crate::quorum::round::{self, Decision, Round};
-use crate::quorum::{Broadcast, NodeSet, Question};
+use crate::quorum::round::{Decision, Round};
+use crate::quorum::{Broadcast, Question};
 
 /// The states of a lease. Others are a [`Loss`].
 const HELD: u8 = 0;
@@ -82,148 +83,29 @@ pub(crate) fn taken_away(claim: &Claim, round: &Round) -> Loss {
     }
 }
 
-/// So much of a lease that was handed over must be left to take it.
-pub(crate) fn least_left(ttl: Duration) -> Duration {
-    (ttl / 2).min(HANDED_OVER / 4)
-}
-
-/// A claim that a majority granted, on its way to become a lease.
-pub(crate) struct Won {
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) rounds: Rounds,
-    /// When the last request that the deadline rests on was sent.
-    pub(crate) sent_at: Moment,
-    pub(crate) deadline: Moment,
-    /// When it is to be extended.
-    pub(crate) renew_at: Moment,
-    /// The holder's own, which is the claim's for the first.
-    pub(crate) token: u64,
-    /// When the claim was asked for, and when this holder got it.
-    pub(crate) won_at: Moment,
-    pub(crate) taken_at: Moment,
-    pub(crate) timeout: Duration,
-    pub(crate) drift: Duration,
-    pub(crate) label: Arc<str>,
-}
-
-impl Won {
-    /// Whether a call with these options can take over what another has won.
-    pub(crate) fn fits(&self, options: &Options) -> bool {
-        let same = (self.claim.ttl, &self.label) == (options.ttl, &options.label);
-        // The deadline was counted with this drift.
-        let timing = (self.drift, self.timeout);
-        let same = same && self.claim.is_fenced() >= options.fencing;
-        same && !options.detached && timing == (options.drift_of_ttl(), options.timeout_of_node())
-    }
-
-    /// To be given back, because nobody wants it.
-    pub(crate) fn into_return(self) -> Return {
-        to_return(&self.claim, &self.rounds, self.timeout, self.sent_at, None)
-    }
-}
-
 /// What the keeper and the guard share about a lease.
 pub(crate) struct Held {
     pub(crate) id: u64,
-    /// Where the lease stands in the keeper's book; guarded by the book's lock.
+    /// Where the lease stands in the keeper's schedule; guarded by the schedule's lock.
     pub(crate) due: AtomicU64,
     core: Weak<Core>,
     /// The name as the caller gave it.
     pub(crate) name: Name,
-    pub(crate) claim: Arc<Claim>,
+    pub(crate) grant: Arc<Grant>,
     /// That of the claim, or a later one of its block.
     pub(crate) token: u64,
-    won_at: Moment,
     /// What this holder has to give to the next of this process.
     turn: Mutex<Option<LocalTurn>>,
-    label: Arc<str>,
-    pub(crate) drift: Duration,
-    pub(crate) timeout: Duration,
     renewal: bool,
     /// The name stays taken until then.
     keep_until: Option<Moment>,
     /// The lease does not go on beyond this.
     max_until: Moment,
-    /// When the last request that the deadline rests on was sent.
-    sent_at: AtomicU64,
-    deadline: AtomicU64,
-    renew_at: AtomicU64,
     /// [`HELD`], [`CLOSED`], or why it was lost.
     state: AtomicU8,
     lost: Notify,
-    /// The nodes where no request has put the claim so far.
-    rounds: Mutex<Rounds>,
     #[cfg(feature = "cancellation")]
     pub(crate) cancellation: tokio_util::sync::CancellationToken,
-}
-
-/// The requests that may have put the claim on nodes.
-#[derive(Clone)]
-pub(crate) struct Rounds {
-    /// Nodes that all requests before the latest left untouched.
-    untouched: NodeSet,
-    latest: Latest,
-}
-
-#[derive(Clone)]
-enum Latest {
-    /// The ACQUIRE that won the claim. There was no request after it.
-    Acquire(Arc<Broadcast>),
-    /// These nodes granted the claim when its turn came. There was no request after that.
-    HandedOver(NodeSet),
-    Extend(Arc<Broadcast>),
-}
-
-impl Rounds {
-    /// Only this request so far.
-    pub(crate) fn first(acquire: Arc<Broadcast>) -> Self {
-        Self {
-            untouched: NodeSet::all(),
-            latest: Latest::Acquire(acquire),
-        }
-    }
-
-    /// This request, of a claim that has stood in line. It may stand there still on nodes that did
-    /// not grant it.
-    pub(crate) fn after_waiting(acquire: Arc<Broadcast>) -> Self {
-        Self {
-            untouched: NodeSet::default(),
-            latest: Latest::Acquire(acquire),
-        }
-    }
-
-    /// These nodes granted the claim when its turn came.
-    pub(crate) fn handed_over(granted: NodeSet) -> Self {
-        Self {
-            untouched: NodeSet::default(),
-            latest: Latest::HandedOver(granted),
-        }
-    }
-
-    /// Where nothing has to be released.
-    fn untouched(&self) -> NodeSet {
-        match &self.latest {
-            Latest::Acquire(latest) | Latest::Extend(latest) => {
-                self.untouched.intersect(latest.untouched())
-            }
-            Latest::HandedOver(_) => self.untouched,
-        }
-    }
-
-    /// Where the only request was answered: nothing of the claim can arrive late there.
-    fn settled(&self) -> NodeSet {
-        match &self.latest {
-            Latest::Acquire(acquire) => acquire.granted(),
-            Latest::HandedOver(granted) => *granted,
-            Latest::Extend(_) => NodeSet::default(),
-        }
-    }
-
-    /// Adds an EXTEND.
-    fn extend(&mut self, extend: Arc<Broadcast>) {
-        self.untouched = self.untouched();
-        self.latest = Latest::Extend(extend);
-    }
 }
 
 /// An EXTEND on its way.
@@ -258,30 +140,26 @@ impl Held {
             id: core.next_id(),
             due: AtomicU64::new(0),
             core: Arc::downgrade(core),
-            name: core.name_of(&won.claim.name),
-            drift: options.drift_of_ttl(),
-            timeout: options.timeout_of_node(),
+            name: core.name_of(&won.grant.claim.name),
             renewal: options.renewal,
             keep_until: (!options.min_hold.is_zero()).then(|| since + options.min_hold),
             max_until,
-            sent_at: AtomicU64::new(won.sent_at.as_nanos()),
-            deadline: AtomicU64::new(won.deadline.min(max_until).as_nanos()),
-            renew_at: AtomicU64::new(won.renew_at.as_nanos()),
             state: AtomicU8::new(HELD),
             lost: Notify::new(),
-            rounds: Mutex::new(won.rounds),
             token: won.token,
-            won_at: won.won_at,
             turn: Mutex::new(turn),
-            label: won.label,
-            claim: won.claim,
+            grant: won.grant,
             #[cfg(feature = "cancellation")]
             cancellation: tokio_util::sync::CancellationToken::new(),
         }
     }
 
+    pub(crate) fn claim(&self) -> &Arc<Claim> {
+        &self.grant.claim
+    }
+
     pub(crate) fn deadline(&self) -> Moment {
-        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
+        self.grant.deadline().min(self.max_until)
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -347,7 +225,7 @@ impl Held {
             return self.deadline();
         }
         let margin =
-            (self.claim.ttl / 50).clamp(Duration::from_millis(1), Duration::from_millis(100));
+            (self.claim().ttl / 50).clamp(Duration::from_millis(1), Duration::from_millis(100));
         self.deadline().saturating_sub(margin)
     }
 
@@ -355,15 +233,11 @@ impl Held {
         if !self.renews() {
             return Moment::FAR;
         }
-        self.renew_at()
-    }
-
-    fn renew_at(&self) -> Moment {
-        Moment::from_nanos(self.renew_at.load(Ordering::Acquire))
+        self.grant.renew_at()
     }
 
     pub(crate) fn retry_pause(&self) -> Duration {
-        (self.claim.ttl / 20).min(Duration::from_millis(250))
+        (self.claim().ttl / 20).min(Duration::from_millis(250))
     }
 
     /// Sends an EXTEND to all nodes: a majority of all N must agree, not of those that
@@ -377,13 +251,13 @@ impl Held {
         nodes: &[Arc<dyn Node>],
         clock: &Clock,
     ) -> Option<Extension> {
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rounds = self.grant.rounds();
         if !self.is_open() {
             return None;
         }
         // Before the first byte is sent.
         let sent_at = clock.now();
-        let question = Question::new(Verb::Extend, &self.claim, self.timeout);
+        let question = Question::new(Verb::Extend, self.claim(), self.grant.timeout);
         let broadcast = Broadcast::send(nodes, question);
         rounds.extend(Arc::clone(&broadcast));
         Some(Extension { broadcast, sent_at })
@@ -400,20 +274,11 @@ impl Held {
         let decision = extension.broadcast.with_round(Round::decision);
         // The second is a planted bug, or nothing.
         if decision == Some(Decision::Carried) || self.is_carried_by_subset(extension) {
-            let sent_at = extension.sent_at;
-            if let Some(deadline) = round::deadline(sent_at, self.claim.ttl, self.drift, now) {
-                let deadline = deadline.min(self.max_until);
-                // An older extension that ends later must not take anything back.
-                self.deadline
-                    .fetch_max(deadline.as_nanos(), Ordering::AcqRel);
-                self.sent_at.fetch_max(sent_at.as_nanos(), Ordering::AcqRel);
-                let renew_at = sent_at + self.claim.ttl / 3;
-                self.renew_at
-                    .fetch_max(renew_at.as_nanos(), Ordering::AcqRel);
+            if self.grant.extended(extension.sent_at, now) {
                 return Progress::Extended;
             }
         } else if decision == Some(Decision::Refuted) {
-            self.lose(taken_away(&self.claim, &extension.broadcast.round()));
+            self.lose(taken_away(self.claim(), &extension.broadcast.round()));
             return Progress::Over;
         }
         Progress::Unknown
@@ -424,9 +289,9 @@ impl Held {
         if !planted::on(planted::Bug::SubsetMajority) {
             return false;
         }
-        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let untouched = self.grant.rounds().untouched_before();
         let nodes = extension.broadcast.with_round(|r| r.stories().len());
-        let subset = (0..nodes).filter(|node| !rounds.untouched.contains(*node));
+        let subset = (0..nodes).filter(|node| !untouched.contains(*node));
         extension.broadcast.granted().len() >= Round::majority(subset.count())
     }
 
@@ -435,7 +300,7 @@ impl Held {
         if !self.end(why as u8) {
             return;
         }
-        tracing::warn!(name = %self.claim.name, token = self.token, %why, "lease lost");
+        tracing::warn!(name = %self.claim().name, token = self.token, %why, "lease lost");
         self.lost.notify_waiters();
         #[cfg(feature = "cancellation")]
         self.cancellation.cancel();
@@ -459,41 +324,32 @@ impl Held {
     pub(crate) fn pass_on(&self, now: Moment) -> Option<()> {
         // Without a token there is none to count on with.
         let plain = self.keep_until.is_none()
-            && self.claim.holders() == Holders::ThisProcess
-            && self.claim.is_fenced();
+            && self.claim().holders() == Holders::ThisProcess
+            && self.claim().is_fenced();
         let left = self.deadline().saturating_duration_since(now);
         // Of one that was handed over and is about to be extended, little is left.
-        let handed_over = self.renews() && self.renew_at() < self.won_at + self.claim.ttl / 3;
+        let handed_over =
+            self.renews() && self.grant.renew_at() < self.grant.won_at + self.claim().ttl / 3;
         let least = match handed_over {
-            true => least_left(self.claim.ttl),
-            false => self.claim.ttl / 2,
+            true => least_left(self.claim().ttl),
+            false => self.claim().ttl / 2,
         };
         if !plain || left < least {
             return None;
         }
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let passes = self.token - self.claim.token;
+        let passes = self.token - self.claim().token;
         turn.as_ref()
-            .filter(|turn| turn.is_wanted(self.won_at, passes, now))?;
-        // Ended before the rounds are copied, so that they are complete.
+            .filter(|turn| turn.is_wanted(self.grant.won_at, passes, now))?;
+        // Ended first, so that this holder adds no request to the grant any more.
         if !self.end(CLOSED) {
             return None;
         }
-        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
         let won = Won {
-            claim: Arc::clone(&self.claim),
-            rounds: rounds.clone(),
-            sent_at: Moment::from_nanos(self.sent_at.load(Ordering::Acquire)),
-            deadline: self.deadline(),
-            renew_at: self.renew_at(),
+            grant: Arc::clone(&self.grant),
             token: self.token + 1,
-            won_at: self.won_at,
             taken_at: now,
-            timeout: self.timeout,
-            drift: self.drift,
-            label: Arc::clone(&self.label),
         };
-        drop(rounds);
         let taken = turn.take()?;
         drop(turn);
         taken.pass(won);
@@ -529,19 +385,12 @@ impl Held {
     }
 
     fn to_return(&self, keep_until: Option<Moment>) -> Return {
-        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent_at = Moment::from_nanos(self.sent_at.load(Ordering::Acquire));
-        to_return(&self.claim, &rounds, self.timeout, sent_at, keep_until)
+        self.grant.to_return(keep_until)
     }
 
     /// Why the lease is over, with what the nodes said to its last renewal.
     pub(crate) fn lost_error(&self) -> Error {
-        let rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
-        let renewal = match &rounds.latest {
-            Latest::Extend(renewal) => Some(renewal.round()),
-            _ => None,
-        };
-        drop(rounds);
+        let renewal = self.grant.rounds().last_renewal();
         let core = self.core.upgrade();
         let nodes = core.zip(renewal);
         Error::Lost {
@@ -551,25 +400,5 @@ impl Held {
             why: self.loss().unwrap_or(Loss::TakenAway),
             nodes: nodes.map_or_else(Vec::new, |(core, renewal)| core.answers(&renewal)),
         }
-    }
-}
-
-/// What has to be given back of a claim that was won.
-fn to_return(
-    claim: &Arc<Claim>,
-    rounds: &Rounds,
-    timeout: Duration,
-    sent_at: Moment,
-    keep_until: Option<Moment>,
-) -> Return {
-    Return {
-        claim: Arc::clone(claim),
-        keep_until,
-        timeout,
-        skip: rounds.untouched(),
-        settled: rounds.settled(),
-        // The last EXTEND was sent before the deadline, so within a TTL of `sent_at`;
-        // what it set has expired another TTL after that, and nobody stands in line any more.
-        until: sent_at + (claim.ttl * 2).max(DEAD_AFTER + HANDED_OVER) + timeout,
     }
 }
