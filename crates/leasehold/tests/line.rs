@@ -294,7 +294,8 @@ impl<T: Send + 'static> Pipe<T> {
 
     fn put(&self, item: T) {
         let at = tokio::time::Instant::now() + self.1;
-        assert!(self.0.send((at, item)).is_ok(), "the pipe is open");
+        // When the runtime of a test ends, this task may end before those that still send.
+        let _ = self.0.send((at, item));
     }
 }
 
