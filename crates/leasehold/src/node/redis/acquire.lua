@@ -26,40 +26,40 @@ end
 -- Another claim has the lock, so there is nothing to hand over.
 local fence = string.match(known or '', '^(%d+)%+?$')
 if fence and #fence == 16 then
-  local found = redis.call('MGET', K[7], K[1])
+  local found = redis.call('MGET', EPOCH_KEY, LOCK)
   local holder = found[2]
   if found[1] == EPOCH and holder and holder ~= ARGV[1] and holder ~= TURN then
     -- @clock
     if fence < FLOOR16 then fence = FLOOR16 end
-    return {'HELD', ARGV[2], fence, now, redis.call('PTTL', K[1]), holder}
+    return {'HELD', ARGV[2], fence, now, redis.call('PTTL', LOCK), holder}
   end
 end
 
 -- @prelude
-local value, line, token = redis.call('GET', K[1]), has_line(known), tonumber(ARGV[2])
-if redis.call('GET', K[7]) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+local value, line, token = redis.call('GET', LOCK), has_line(known), tonumber(ARGV[2])
+if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
 local owner, first = value ~= TURN and value, nil
 if line then owner, known, first = serve(value, known, now, ARGV[1]) end
 fence = effective(known, now)
 -- Again, or handed over. Nothing up to the floor counts: see `View::is_granted_to`.
 if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARGV[2]) then
-  if redis.call('PTTL', K[1]) < tonumber(ARGV[3]) then
-    redis.call('PEXPIRE', K[1], ARGV[3])
-    redis.call('PEXPIRE', K[2], keep_ms)
+  if redis.call('PTTL', LOCK) < tonumber(ARGV[3]) then
+    redis.call('PEXPIRE', LOCK, ARGV[3])
+    redis.call('PEXPIRE', FENCE, keep_ms)
   end
   return {'GRANTED', ARGV[2], now}
 end
 if owner and (owner ~= ARGV[1] or fence > token) then
-  return {'HELD', ARGV[2], fence, now, redis.call('PTTL', K[1]), owner}
+  return {'HELD', ARGV[2], fence, now, redis.call('PTTL', LOCK), owner}
 end
 if first and first ~= ARGV[1] then
   return {'HELD', ARGV[2], fence, now, tonumber(TURN_MS), first}
 end
 if token > now + S then return {'AHEAD', ARGV[2], fence, now} end
 if fence >= token then return {'STALE', ARGV[2], fence, now} end
-redis.call('SET', K[1], ARGV[1], 'PX', ARGV[3])
-redis.call('SET', K[2], ARGV[2] .. (line and '+' or ''), 'PX', keep_ms)
+redis.call('SET', LOCK, ARGV[1], 'PX', ARGV[3])
+redis.call('SET', FENCE, ARGV[2] .. (line and '+' or ''), 'PX', keep_ms)
 -- Otherwise the token is the time of the request.
 if line or token > now then note_grant(ARGV[2], now) end
 if line then leave(ARGV[1]) end

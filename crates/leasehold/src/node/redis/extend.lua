@@ -20,20 +20,20 @@ if extended then return token end
 
 -- @keys
 -- @prelude
-if redis.call('GET', K[7]) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
 local fence, line = effective(known, now), has_line(known)
 if FLOOR >= token then return {'LOST', ARGV[2], fence} end
 if owner == TURN then owner = false end
 if owner and owner ~= ARGV[1] then
-  return {'HELD', ARGV[2], fence, now, redis.call('PTTL', K[1]), owner}
+  return {'HELD', ARGV[2], fence, now, redis.call('PTTL', LOCK), owner}
 end
 if not owner and fence > token then return {'LOST', ARGV[2], fence} end
 if not owner and token > now + S then return {'AHEAD', ARGV[2], fence, now} end
-if not owner or redis.call('PTTL', K[1]) < tonumber(ARGV[3]) then
-  redis.call('SET', K[1], ARGV[1], 'PX', ARGV[3])
+if not owner or redis.call('PTTL', LOCK) < tonumber(ARGV[3]) then
+  redis.call('SET', LOCK, ARGV[1], 'PX', ARGV[3])
 end
 fence = digits(math.max(fence, token)) .. (line and '+' or '')
-redis.call('SET', K[2], fence, 'PX', keep_ms)
+redis.call('SET', FENCE, fence, 'PX', keep_ms)
 if line then leave(ARGV[1]) end
 return token

@@ -3,14 +3,14 @@
 -- server as much as an empty script each time it is made, text costs nothing.
 --
 -- The keys of a name, after a line `-- @keys` (`KeyForm` of scripts.rs):
--- K[1] lock    K[2] fence
--- K[3] line    the owner values of the waiters by ticket
--- K[4] seen    the same by when they sent WAIT last
--- K[5] bell    for each waiter: since when it has stood there (0 if no other node votes on its claim),
---              ':', 16 digits of the channel on which to notify it, and 16 that prove a grant (neither
---              if it gets no notifications)
--- K[6] since   the token granted last, and when
--- K[7] epoch
+-- LOCK, FENCE
+-- LINE        the owner values of the waiters by ticket
+-- SEEN        the same by when they sent WAIT last
+-- BELL        for each waiter: since when it has stood there (0 if no other node votes on its claim),
+--             ':', 16 digits of the channel on which to notify it, and 16 that prove a grant (neither
+--             if it gets no notifications)
+-- SINCE       the token granted last, and when
+-- EPOCH_KEY
 
 -- @@ fence_ttl(ttl)
 -- How long to keep a fence that is written now: F + S and some hours, in which the TTL of
@@ -55,24 +55,24 @@ local seconds, us = time[1], string.sub('000000', #time[2] + 1) .. time[2]
 local now = seconds .. us
 
 -- @@ leave(owner)
-redis.call('ZREM', K[3], $owner)
-redis.call('ZREM', K[4], $owner)
-redis.call('HDEL', K[5], $owner)
+redis.call('ZREM', LINE, $owner)
+redis.call('ZREM', SEEN, $owner)
+redis.call('HDEL', BELL, $owner)
 
 -- @@ refresh_line
 -- A third of the time is over: all three keys are refreshed together, so one of them tells for all.
-if redis.call('PTTL', K[3]) < REFRESH_MS then
-  redis.call('PEXPIRE', K[3], KEPT_MS)
-  redis.call('PEXPIRE', K[4], KEPT_MS)
-  redis.call('PEXPIRE', K[5], KEPT_MS)
+if redis.call('PTTL', LINE) < REFRESH_MS then
+  redis.call('PEXPIRE', LINE, KEPT_MS)
+  redis.call('PEXPIRE', SEEN, KEPT_MS)
+  redis.call('PEXPIRE', BELL, KEPT_MS)
 end
 
 -- @@ first_in_line
 -- The first in line, and its ticket if that has 16 digits: an owner value contains its ticket.
-local first = redis.call('ZRANGE', K[3], '0', '0')[1]
+local first = redis.call('ZRANGE', LINE, '0', '0')[1]
 local _, last = string.find(first or '', '^:%d+:', 41)
 local ticket = last == 58 and string.sub(first, 42, 57)
 
 -- @@ find_silent
 -- A waiter that has been silent for too long, if there is one.
-local silent = redis.call('ZRANGEBYSCORE', K[4], '-inf', '(' .. (seconds - DEAD_S) .. us, 'LIMIT', '0', '1')[1]
+local silent = redis.call('ZRANGEBYSCORE', SEEN, '-inf', '(' .. (seconds - DEAD_S) .. us, 'LIMIT', '0', '1')[1]

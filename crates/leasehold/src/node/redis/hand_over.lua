@@ -8,7 +8,7 @@
 local function hand_over(known)
   local call, sub = redis.call, string.sub
   -- @first_in_line
-  local entry = first and call('HGET', K[5], first)
+  local entry = first and call('HGET', BELL, first)
   if not entry or not ticket or #known ~= 17 then return false end
   local since, bell = string.match(entry, '^(%d+):(.*)$')
   if known >= ticket or FLOOR16 >= ticket or not since then return false end
@@ -19,16 +19,16 @@ local function hand_over(known)
 
   -- First what a server that is full does not refuse: after that it refuses nothing.
   -- @leave(first)
-  call('SET', K[1], first, 'PX', HANDED_OVER_MS)
-  -- @write_fence(K[2], known, ticket, '+', FENCE_MS)
-  call('SET', K[6], ticket .. ':' .. now, 'PX', FENCE_MS)
+  call('SET', LOCK, first, 'PX', HANDED_OVER_MS)
+  -- @write_fence(FENCE, known, ticket, '+', FENCE_MS)
+  call('SET', SINCE, ticket .. ':' .. now, 'PX', FENCE_MS)
   -- Last: 'G' is a vote, and by now the lock and the fence say the same.
   if bell ~= '' then
-    local message = 'G' .. sub(first, 1, 16) .. sub(bell, 17) .. ' ' .. K[1]
+    local message = 'G' .. sub(first, 1, 16) .. sub(bell, 17) .. ' ' .. LOCK
     if redis.pcall('PUBLISH', 'leasehold:bell:' .. sub(bell, 1, 16), message) == 0 then
       -- No subscriber: the waiter is gone, and no client has seen this grant.
-      call('DEL', K[1])
-      call('SET', K[2], known, 'PX', FENCE_MS)
+      call('DEL', LOCK)
+      call('SET', FENCE, known, 'PX', FENCE_MS)
       return false
     end
   end

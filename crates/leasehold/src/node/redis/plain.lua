@@ -16,26 +16,26 @@
 --   -WRONGTYPE                                       the key holds no lock
 -- @keys
 -- @prelude
-local value, known = redis.call('GET', K[1]), redis.call('GET', K[2])
+local value, known = redis.call('GET', LOCK), redis.call('GET', FENCE)
 local owner, first = value ~= TURN and value, nil
 local acquires = not ARGV[4] or ARGV[4] == 'L'
 if not acquires and ARGV[4] ~= 'X' then
   if owner ~= ARGV[1] then
     -- The lock may have expired, and nothing else has served the line.
     if has_line(known) then
-      if redis.call('GET', K[7]) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+      if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
       serve(value, known, clock(), '')
     end
     return {'RELEASED', ARGV[2], 0}
   end
-  redis.call('SET', K[1], ARGV[4], 'PX', ARGV[3])
+  redis.call('SET', LOCK, ARGV[4], 'PX', ARGV[3])
   return {'RELEASED', ARGV[2], 1}
 end
 local now = clock()
 if acquires and has_line(known) and (owner ~= ARGV[1] or ARGV[4]) then
-  if redis.call('GET', K[7]) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+  if redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
   if owner == ARGV[1] then
-    redis.call('DEL', K[1])
+    redis.call('DEL', LOCK)
     value = false
   end
   owner, known, first = serve(value, known, now, ARGV[1])
@@ -45,10 +45,10 @@ if first then
 end
 if owner and owner ~= ARGV[1] then
   local fence = effective(known, now)
-  return {'HELD', ARGV[2], fence, now, redis.call('PTTL', K[1]), owner}
+  return {'HELD', ARGV[2], fence, now, redis.call('PTTL', LOCK), owner}
 end
 if not owner and not acquires then return {'LOST', ARGV[2], effective(known, now)} end
-if not owner or redis.call('PTTL', K[1]) < tonumber(ARGV[3]) then
-  redis.call('SET', K[1], ARGV[1], 'PX', ARGV[3])
+if not owner or redis.call('PTTL', LOCK) < tonumber(ARGV[3]) then
+  redis.call('SET', LOCK, ARGV[1], 'PX', ARGV[3])
 end
 return {'GRANTED', ARGV[2], now}

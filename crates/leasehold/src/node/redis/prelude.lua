@@ -18,7 +18,7 @@ end
 
 -- Records when a token was granted, for clients that inspect the lock.
 local function note_grant(token, now)
-  redis.call('SET', K[6], token .. ':' .. digits(now), 'PX', FENCE_MS)
+  redis.call('SET', SINCE, token .. ':' .. digits(now), 'PX', FENCE_MS)
 end
 
 local function leave(owner)
@@ -26,7 +26,7 @@ local function leave(owner)
 end
 
 local function look_up(owner)
-  local entry = redis.call('HGET', K[5], owner) or ''
+  local entry = redis.call('HGET', BELL, owner) or ''
   local since, bell = string.match(entry, '^(%d+):(.*)$')
   return since, bell
 end
@@ -37,7 +37,7 @@ end
 local function notify(owner, bell, news)
   if not bell or bell == '' then return true end
   local proof = news == 'G' and string.sub(bell, 17) or ''
-  local message = news .. string.sub(owner, 1, 16) .. proof .. ' ' .. K[1]
+  local message = news .. string.sub(owner, 1, 16) .. proof .. ' ' .. LOCK
   return redis.pcall('PUBLISH', 'leasehold:bell:' .. string.sub(bell, 1, 16), message) ~= 0
 end
 
@@ -52,18 +52,18 @@ end
 local function serve(value, known, now, asking, waits)
   local fence, owner = effective(known, now), value ~= TURN and value
   if owner and not waits then return owner, known end
-  local silent = redis.call('ZRANGEBYSCORE', K[4], '-inf', '(' .. digits(now - DEAD), 'LIMIT', '0', '100')
+  local silent = redis.call('ZRANGEBYSCORE', SEEN, '-inf', '(' .. digits(now - DEAD), 'LIMIT', '0', '100')
   for _, waiter in ipairs(silent) do leave(waiter) end
   while true do
-    local first = redis.call('ZRANGE', K[3], '0', '0', 'WITHSCORES')
+    local first = redis.call('ZRANGE', LINE, '0', '0', 'WITHSCORES')
     local ticket = tonumber(first[2])
     first = first[1]
     if not first then
       if has_line(known) then
         known = string.sub(known, 1, -2)
-        redis.call('SET', K[2], known, 'KEEPTTL')
+        redis.call('SET', FENCE, known, 'KEEPTTL')
       end
-      if value == TURN then redis.call('DEL', K[1]) end
+      if value == TURN then redis.call('DEL', LOCK) end
       return owner, known
     elseif ticket <= fence then
       -- Overtaken: its owner takes a new ticket.
@@ -78,14 +78,14 @@ local function serve(value, known, now, asking, waits)
       -- NX: what is no string reads as nothing in a MGET, and must not be overwritten.
       local time, written = TURN_MS, TURN
       if order_known then time, written = HANDED_OVER_MS, first end
-      if not redis.call('SET', K[1], written, 'PX', time, value and 'XX' or 'NX') then
+      if not redis.call('SET', LOCK, written, 'PX', time, value and 'XX' or 'NX') then
         return owner, known
       end
       value = written
       -- The fence first, then the message: 'G' is a vote, and the server may refuse to write.
       local raised = order_known and digits(ticket) .. '+' or known
       if order_known then
-        redis.call('SET', K[2], raised, 'PX', FENCE_MS)
+        redis.call('SET', FENCE, raised, 'PX', FENCE_MS)
         note_grant(digits(ticket), now)
       end
       if first == asking or notify(first, bell, order_known and 'G' or 'T') then
@@ -95,8 +95,8 @@ local function serve(value, known, now, asking, waits)
       end
       -- No subscriber: the waiter is gone, and no client has seen this grant.
       if order_known then
-        redis.call('DEL', K[1])
-        redis.call('SET', K[2], known, 'PX', FENCE_MS)
+        redis.call('DEL', LOCK)
+        redis.call('SET', FENCE, known, 'PX', FENCE_MS)
         value = false
       end
       leave(first)

@@ -41,10 +41,10 @@ if line and not ARGV[3] and #known == 17 then
   if held and known == ARGV[2] .. '+' then
     -- @hand_over
     if hand_over(string.format('%.0f+', token + 1)) then return token end
-  elseif owner and not held and owner ~= TURN and redis.call('GET', K[7]) == EPOCH then
+  elseif owner and not held and owner ~= TURN and redis.call('GET', EPOCH_KEY) == EPOCH then
     -- @leave(ARGV[1])
-    if redis.call('ZCARD', K[3]) == 0 then
-      redis.call('SET', K[2], string.sub(known, 1, 16), 'KEEPTTL')
+    if redis.call('ZCARD', LINE) == 0 then
+      redis.call('SET', FENCE, string.sub(known, 1, 16), 'KEEPTTL')
     end
     return -token
   end
@@ -53,7 +53,7 @@ end
 -- @prelude
 -- Never raise the fence under a live holder.
 if owner and owner ~= TURN and not held and not line then return -token end
-if not held and redis.call('GET', K[7]) ~= EPOCH then return {'FORGOT', ARGV[2]} end
+if not held and redis.call('GET', EPOCH_KEY) ~= EPOCH then return {'FORGOT', ARGV[2]} end
 local now = clock()
 if line then leave(ARGV[1]) end
 if line and not held then
@@ -63,13 +63,13 @@ if line and not held then
   if owner or first then return -token end
 end
 if held and ARGV[3] then
-  redis.call('SET', K[1], ARGV[4], 'PX', ARGV[3])
+  redis.call('SET', LOCK, ARGV[4], 'PX', ARGV[3])
 elseif held then
-  redis.call('DEL', K[1])
+  redis.call('DEL', LOCK)
 end
 if effective(known, now) <= token and token <= now + S then
   known = digits(token + 1) .. (line and '+' or '')
-  redis.call('SET', K[2], known, 'PX', keep_ms)
+  redis.call('SET', FENCE, known, 'PX', keep_ms)
 end
 if line and not (held and ARGV[3]) then serve(nil, known, now, '') end
 return held and token or -token

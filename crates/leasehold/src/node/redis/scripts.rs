@@ -71,12 +71,15 @@ impl KeyForm {
     fn piece(self, epoch_key: &str) -> String {
         match self {
             Self::Derived => format!(
-                "local name = string.sub(KEYS[2], {})\n\
-                 local K = {{KEYS[1], KEYS[2], 'leasehold:line' .. name, 'leasehold:seen' .. name, \
-                 'leasehold:bell' .. name, 'leasehold:since' .. name, {epoch_key}}}\n",
+                "local LOCK, FENCE, name = KEYS[1], KEYS[2], string.sub(KEYS[2], {})\n\
+                 local LINE, SEEN = 'leasehold:line' .. name, 'leasehold:seen' .. name\n\
+                 local BELL, SINCE = 'leasehold:bell' .. name, 'leasehold:since' .. name\n\
+                 local EPOCH_KEY = {epoch_key}\n",
                 FENCE_PREFIX.len()
             ),
-            Self::Declared => "local K = KEYS\n".to_owned(),
+            Self::Declared => "local LOCK, FENCE, LINE, SEEN, BELL, SINCE, EPOCH_KEY = \
+                               unpack(KEYS)\n"
+                .to_owned(),
         }
     }
 }

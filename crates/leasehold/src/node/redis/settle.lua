@@ -16,7 +16,7 @@ end
 if held then
   -- @hand_over
   if hand_over(known[2]) then return ARGV[1] end
-  redis.call('DEL', K[1])
+  redis.call('DEL', LOCK)
   known[1] = false
 end
 

@@ -15,7 +15,7 @@
 --   -WRONGTYPE                                       the key holds no lock
 -- @keys
 local call, owner, token = redis.call, ARGV[1], ARGV[2]
-local found = call('MGET', K[7], K[2], K[1])
+local found = call('MGET', EPOCH_KEY, FENCE, LOCK)
 if found[1] ~= EPOCH then return {'FORGOT', token} end
 local known, holder, joins = found[2], found[3], nil
 
@@ -26,17 +26,17 @@ if holder and holder ~= owner and holder ~= TURN and known and #known == 17
   and string.byte(known, 17) == 43 and #token == 16 and known < token and FLOOR16 < token then
   -- @clock
   if (token <= now or tonumber(token) <= now + S) and string.find(known, '^%d+%+$') then
-    joins = call('ZADD', K[4], now, owner) == 1
+    joins = call('ZADD', SEEN, now, owner) == 1
     local entry
     if joins then
       entry = (ARGV[4] or now) .. ':' .. ARGV[3]
-      call('ZADD', K[3], token, owner)
-      call('HSET', K[5], owner, entry)
+      call('ZADD', LINE, token, owner)
+      call('HSET', BELL, owner, entry)
     else
-      entry = call('HGET', K[5], owner)
+      entry = call('HGET', BELL, owner)
     end
     -- @refresh_line
-    local place = call('ZRANK', K[3], owner)
+    local place = call('ZRANK', LINE, owner)
     local behind = place and place > 0 and entry and string.match(entry, ':(.*)$') == ARGV[3]
     if behind and place < 100 then
       -- Waiters further back leave it to the first hundred to look for the silent, and for a first
@@ -48,13 +48,13 @@ if holder and holder ~= owner and holder ~= TURN and known and #known == 17
     if behind then
       local fence = string.sub(known, 1, 16)
       if fence < FLOOR16 then fence = FLOOR16 end
-      return {'HELD', token, fence, now, call('PTTL', K[1]), holder, place}
+      return {'HELD', token, fence, now, call('PTTL', LOCK), holder, place}
     end
   end
 end
 
 -- @prelude
-local now, value = clock(), redis.call('GET', K[1])
+local now, value = clock(), redis.call('GET', LOCK)
 local fence, first = effective(known, now), nil
 owner, token = value ~= TURN and value, tonumber(token)
 local ahead = token > now + S
@@ -66,31 +66,31 @@ if ahead or fence >= token then
   end
   if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARGV[2]) then
     -- It waits for other nodes, and keeps this one meanwhile. Nothing is shortened.
-    if redis.call('PTTL', K[1]) < tonumber(HANDED_OVER_MS) then
-      redis.call('PEXPIRE', K[1], HANDED_OVER_MS)
+    if redis.call('PTTL', LOCK) < tonumber(HANDED_OVER_MS) then
+      redis.call('PEXPIRE', LOCK, HANDED_OVER_MS)
     end
     return {'GRANTED', ARGV[2], now}
   end
   return {ahead and 'AHEAD' or 'STALE', ARGV[2], fence, now}
 end
-if joins == nil then redis.call('ZADD', K[4], now, ARGV[1]) end
-if not joins then joins = redis.call('ZADD', K[3], ARGV[2], ARGV[1]) == 1 end
+if joins == nil then redis.call('ZADD', SEEN, now, ARGV[1]) end
+if not joins then joins = redis.call('ZADD', LINE, ARGV[2], ARGV[1]) == 1 end
 local since, bell
 if not joins then since, bell = look_up(ARGV[1]) end
 if bell ~= ARGV[3] then
   local entry = (since or ARGV[4] or digits(now)) .. ':' .. ARGV[3]
-  redis.call('HSET', K[5], ARGV[1], entry)
+  redis.call('HSET', BELL, ARGV[1], entry)
 end
 if not known then
   known = digits(fence) .. '+'
-  redis.call('SET', K[2], known, 'PX', FENCE_MS)
+  redis.call('SET', FENCE, known, 'PX', FENCE_MS)
 elseif not has_line(known) then
   known = known .. '+'
-  redis.call('SET', K[2], known, 'KEEPTTL')
+  redis.call('SET', FENCE, known, 'KEEPTTL')
 end
 -- @refresh_line
 owner, known, first = serve(value, known, now, ARGV[1], true)
-local place = redis.call('ZRANK', K[3], ARGV[1])
+local place = redis.call('ZRANK', LINE, ARGV[1])
 if owner == ARGV[1] or first == ARGV[1] then return {place and 'TURN' or 'GRANTED', ARGV[2], now} end
 fence = effective(known, now)
 if fence >= token then
@@ -99,5 +99,5 @@ if fence >= token then
   serve(owner, known, now, ARGV[1], true)
   return {'STALE', ARGV[2], fence, now}
 end
-local pttl = first and tonumber(TURN_MS) or redis.call('PTTL', K[1])
+local pttl = first and tonumber(TURN_MS) or redis.call('PTTL', LOCK)
 return {'HELD', ARGV[2], fence, now, pttl, first or owner, place}
