@@ -270,14 +270,10 @@ fn aftermath(world: &Arc<World>) {
     let settled = (MOST_TTLS_LATE + 2) * ttl + world.plan.longest_guard();
     let settled = world.plan.by_slow_clocks(settled);
     let settled = settled.max(world.plan.longest_settling());
-    // A promotion is noticed when a connection is next used, and the guard counts from then. It
-    // counts by the node's clock or, if that was set back, from the handshake, which comes after
-    // the guard of an earlier restart.
-    let guards = match world.plan.mode {
-        Mode::Within => 1,
-        Mode::Beyond => 2,
-    };
-    for _ in 0..guards {
+    // A promotion is noticed when a connection is next used, and the guard counts from then. A
+    // node that restarted before it was promoted gets no request until the guard of the restart is
+    // over: so the promotion may be noticed, and a second guard begin, only after that.
+    for _ in 0..2 {
         world.run_until(world.agenda.now() + world.plan.by_slow_clocks(2 * SECOND));
         for process in all_processes(world) {
             spawn(world, &process, |caller| caller.use_connections());
