@@ -15,6 +15,10 @@ pub(crate) struct Leasehold {
 }
 
 impl Leasehold {
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     pub(crate) async fn connect(urls: &[String]) -> Result<Self, String> {
         Self::connect_with(urls, Options::default()).await
     }
@@ -57,8 +61,8 @@ impl Lock for Leasehold {
 
     async fn release(&self, _: &str, lease: Self::Held) -> Result<(), String> {
         match lease.release().await {
-            Released::Released => Ok(()),
             Released::WasLost => Err("the lease was lost".into()),
+            _ => Ok(()),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod contention;
 mod contest;
+pub(crate) mod far;
 pub(crate) mod faults;
 pub(crate) mod held;
 pub(crate) mod idle;
@@ -9,6 +10,8 @@ mod ledger;
 pub(crate) mod local;
 pub(crate) mod nodes;
 pub(crate) mod pairs;
+pub(crate) mod permits;
+pub(crate) mod readers;
 pub(crate) mod sheet;
 pub(crate) mod throughput;
 pub(crate) mod waiters;
@@ -87,7 +90,15 @@ pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
     let throughput = throughput::ALL.iter().map(|spec| spec.id);
     let contention = contention::ALL.iter().map(|spec| spec.id);
     let faults = faults::ALL.iter().map(|spec| spec.id);
-    let on_servers = [waiters::ID, nodes::ID, held::ID, idle::ID];
+    let on_servers = [
+        waiters::ID,
+        nodes::ID,
+        held::ID,
+        idle::ID,
+        permits::ID,
+        readers::ID,
+        far::ID,
+    ];
     let local = [local::ONE_TASK, local::PROCESSES];
     throughput
         .chain(contention)
@@ -132,6 +143,11 @@ pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
     results.sheet(plan, idle::ID, || {
         idle::run(plan, &[&sets.one, sets.fives.unharmed()])
     });
+    results.sheet(plan, readers::ID, || readers::run(plan, &sets.one));
+    results.sheet(plan, permits::ID, || {
+        permits::run(plan, &[&sets.one, sets.fives.unharmed()])
+    });
+    results.sheet(plan, far::ID, || far::run(plan, &sets.one));
     faults::run_all(plan, &mut sets.fives, &mut results);
     drop(sets);
     results.noise = noise.end();

@@ -1,9 +1,9 @@
-//! The targets of rows 9 to 13.
+//! The targets of rows 9 to 15.
 
 use super::{Bound, Verdict};
 use crate::contenders::Kind;
 use crate::scenarios::sheet::Sheet;
-use crate::scenarios::{held, idle, local, nodes, waiters};
+use crate::scenarios::{far, held, idle, local, nodes, permits, readers, waiters};
 use crate::stats::Spread;
 
 /// The largest value that `top` rounds to 0.0 %.
@@ -23,6 +23,17 @@ pub(super) fn judge(sheet: &Sheet) -> Vec<Verdict> {
             vec![judged(sheet, "pairs per second".into(), "", bound, value)]
         }
         local::PROCESSES => starvation(sheet),
+        permits::ID => busy(sheet),
+        readers::ID => {
+            let value = figure(sheet, 1, readers::RATIO);
+            let bound = Bound::AtMost(2.0);
+            vec![judged(sheet, readers::RATIO.into(), " ×", bound, value)]
+        }
+        far::ID => {
+            let value = figure(sheet, 1, far::SHARE);
+            let bound = Bound::AtLeast(0.33);
+            vec![judged(sheet, far::SHARE.into(), " ×", bound, value)]
+        }
         _ => Vec::new(),
     }
 }
@@ -101,6 +112,25 @@ fn waiting(sheet: &Sheet) -> Vec<Verdict> {
             verdict(idle::CLIENT, "", idle),
             verdict(idle::REQUESTS, "", Bound::AtMost(1.0)),
         ]
+    });
+    verdicts.collect()
+}
+
+/// On several nodes, hand-overs follow each other at one per round trip.
+fn busy(sheet: &Sheet) -> Vec<Verdict> {
+    let verdicts = sheet.steps(Kind::Leasehold).into_iter().map(|nodes| {
+        let bound = match nodes {
+            1 => Bound::AtLeast(95.0),
+            _ => Bound::AtLeast(90.0),
+        };
+        let value = figure(sheet, nodes, permits::BUSY);
+        judged(
+            sheet,
+            format!("{}; nodes: {nodes}", permits::BUSY),
+            "",
+            bound,
+            value,
+        )
     });
     verdicts.collect()
 }
