@@ -1,12 +1,16 @@
 //! Acquires the lock. Shows the holder during the wait, and handles signals that end or suspend it.
 
 use std::ffi::OsStr;
+use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use leasehold::{Client, Error, Holder, Lease, Moment, Mutex as Lock, Options, Refusal, Wait};
+use leasehold::{
+    Client, Error, Holder, Lease, Leases, Mode, Moment, Mutexes, Options, Refusal, Wait,
+};
 
 use nix::unistd::getpid;
 use tokio::sync::Notify;
@@ -14,7 +18,7 @@ use tokio::sync::Notify;
 use crate::args::WaitArgs;
 use crate::exit::{self, Failure};
 use crate::messages;
-use crate::nested::Enclosing;
+use crate::nested::{Enclosing, EnclosingLease};
 use crate::nodes::Deployment;
 use crate::report::{Event, HolderJson, NodeJson, Reporter, millis, nearest, short};
 use crate::signals::{self, SignalStreams};
@@ -57,8 +61,117 @@ impl WaitArgs {
     }
 }
 
+/// What a request waits for.
+pub(crate) trait Wanted {
+    type Got;
+
+    /// The locks that it needs, of which `name` is the first, and how it holds them.
+    fn locks<'n>(&'n self, name: &'n OsStr) -> Vec<(&'n OsStr, Mode)> {
+        vec![(name, Mode::Exclusive)]
+    }
+
+    /// Asks for it. `change` adds what all requests have in common to the options.
+    fn ask(
+        &self,
+        client: &Client,
+        name: &[u8],
+        change: impl FnOnce(Options) -> Options,
+    ) -> impl Future<Output = Result<Self::Got, Error>>;
+
+    /// Releases what is not used.
+    async fn discard(&self, got: Self::Got);
+
+    /// Whether an enclosing `leasehold run` that is named as the holder would have to end first.
+    fn needs_that_holder(&self) -> bool {
+        true
+    }
+}
+
+/// The lock, and how to hold it.
+pub(crate) struct TheLock {
+    pub(crate) mode: Mode,
+}
+
+impl Wanted for TheLock {
+    type Got = Lease;
+
+    fn locks<'n>(&'n self, name: &'n OsStr) -> Vec<(&'n OsStr, Mode)> {
+        vec![(name, self.mode)]
+    }
+
+    fn ask(
+        &self,
+        client: &Client,
+        name: &[u8],
+        change: impl FnOnce(Options) -> Options,
+    ) -> impl Future<Output = Result<Lease, Error>> {
+        let acquiring: Acquiring<Lease> = match self.mode {
+            Mode::Shared => Box::pin(client.rw_lock(name).with_options(change).read()),
+            _ => Box::pin(client.mutex(name).with_options(change).lock()),
+        };
+        acquiring
+    }
+
+    async fn discard(&self, lease: Lease) {
+        release_unused(lease).await;
+    }
+}
+
+/// The lock and others, all or none.
+pub(crate) struct TheLocks<'a> {
+    /// How to hold the lock.
+    pub(crate) mode: Mode,
+    pub(crate) also: Vec<(&'a OsStr, Mode)>,
+    /// Instead of the lock: how many permits there are, and how many to hold.
+    pub(crate) permits: Option<(u32, u32)>,
+}
+
+impl Wanted for TheLocks<'_> {
+    type Got = Leases;
+
+    fn locks<'n>(&'n self, name: &'n OsStr) -> Vec<(&'n OsStr, Mode)> {
+        if self.permits.is_some() {
+            return Vec::new();
+        }
+        let also = self.also.iter().copied();
+        std::iter::once((name, self.mode)).chain(also).collect()
+    }
+
+    fn ask(
+        &self,
+        client: &Client,
+        name: &[u8],
+        change: impl FnOnce(Options) -> Options,
+    ) -> impl Future<Output = Result<Leases, Error>> {
+        if let Some((permits, take)) = self.permits {
+            let semaphore = client.semaphore(name, permits).with_options(change);
+            return Box::pin(semaphore.acquire_many(take)) as Acquiring<Leases>;
+        }
+        let also = self
+            .also
+            .iter()
+            .map(|(name, mode)| (name.as_bytes(), *mode));
+        let all = std::iter::once((name, self.mode)).chain(also);
+        let (shared, exclusive): (Vec<_>, Vec<_>) =
+            all.partition(|(_, mode)| *mode == Mode::Shared);
+        let locks = client.mutexes(exclusive.into_iter().map(|(name, _)| name));
+        let shared = shared.into_iter().map(|(name, _)| name);
+        let locks = shared.fold(locks, Mutexes::shared).with_options(change);
+        Box::pin(locks.lock())
+    }
+
+    fn needs_that_holder(&self) -> bool {
+        // Of several permits, another one may become free.
+        self.permits.is_none_or(|(permits, take)| permits == take)
+    }
+
+    async fn discard(&self, leases: Leases) {
+        release_all_unused(leases).await;
+    }
+}
+
 /// A lock to acquire, and how.
-pub(crate) struct LockRequest<'a> {
+pub(crate) struct LockRequest<'a, W> {
     pub(crate) name: &'a OsStr,
     pub(crate) nodes: &'a Deployment<'a>,
     pub(crate) options: Options,
@@ -67,36 +180,54 @@ pub(crate) struct LockRequest<'a> {
     pub(crate) reporter: &'a Reporter,
     /// When the wait started.
     pub(crate) started: Moment,
+    pub(crate) wanted: W,
+}
+
+/// A request on its way.
+type Acquiring<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// How to hold a lock, by the option `--shared`.
+pub(crate) fn mode_of(shared: bool) -> Mode {
+    match shared {
+        false => Mode::Exclusive,
+        true => Mode::Shared,
+    }
 }
 
 /// How a request ended.
-pub(crate) enum Acquired {
-    /// The lock was acquired. The client renews the lease.
-    Lease(Client, Lease),
-    /// An enclosing `leasehold run`, with a lease with this token, holds the lock. That process
+pub(crate) enum Acquired<T> {
+    /// What it waited for. The client renews the lease.
+    Got(Client, T),
+    /// This lease of an enclosing `leasehold run` holds the lock, or one of the locks. That process
     /// waits for this one, so waiting for the lock would never end.
-    Enclosed(u64),
+    Enclosed(EnclosingLease),
 }
 
 /// How one attempt ended.
-enum Attempt {
-    Acquired(Lease),
+enum Attempt<T> {
+    Acquired(T),
     Failed(Failure),
-    Enclosed(u64),
+    Enclosed(EnclosingLease),
     /// SIGTSTP arrived.
     Suspended,
     /// This process was stopped during the wait and has been continued.
     Continued,
 }
 
-impl LockRequest<'_> {
+impl<W: Wanted> LockRequest<'_, W> {
     /// Acquires the lock and shows the holder during the wait.
     ///
     /// A stopped process sends no heartbeats and cannot use a lock. Ctrl-Z therefore gives up the
     /// place in line before this process stops. When the process is continued, the wait starts
     /// again at the end of the line. A stop by SIGSTOP is noticed only when it is over; a lease that
     /// was acquired across such a stop is released. The time of a stop counts as waiting time.
-    pub(crate) async fn acquire(&self, signals: &mut SignalStreams) -> Result<Acquired, Failure> {
+    pub(crate) async fn acquire(
+        &self,
+        signals: &mut SignalStreams,
+    ) -> Result<Acquired<W::Got>, Failure> {
+        if let Some(lease) = self.enclosing_reader().await? {
+            return Ok(Acquired::Enclosed(lease));
+        }
         let mut view = WaitDisplay::new(self.reporter, self.started);
         loop {
             let client = self.nodes.client(self.options.clone())?;
@@ -104,13 +235,13 @@ impl LockRequest<'_> {
             view.clear();
             let suspended = matches!(attempt, Attempt::Suspended);
             let end = match attempt {
-                Attempt::Acquired(lease) if signals.was_continued().await => {
-                    release_unused(lease).await;
+                Attempt::Acquired(got) if signals.was_continued().await => {
+                    self.wanted.discard(got).await;
                     None
                 }
-                Attempt::Acquired(lease) => return Ok(Acquired::Lease(client, lease)),
+                Attempt::Acquired(got) => return Ok(Acquired::Got(client, got)),
                 Attempt::Failed(failure) => Some(Err(failure)),
-                Attempt::Enclosed(token) => Some(Ok(Acquired::Enclosed(token))),
+                Attempt::Enclosed(lease) => Some(Ok(Acquired::Enclosed(lease))),
                 Attempt::Suspended | Attempt::Continued => None,
             };
             shut_down(&client).await;
@@ -127,29 +258,57 @@ impl LockRequest<'_> {
         }
     }
 
+    /// An enclosing lease that is one of the readers of the lock. No refusal names it: a claim that waits
+    /// would wait for ever, and a reader behind a writer in line, too.
+    async fn enclosing_reader(&self) -> Result<Option<EnclosingLease>, Failure> {
+        if self.enclosing.is_empty() {
+            return Ok(None);
+        }
+        let client = self.nodes.client(self.options.clone())?;
+        let mut found = None;
+        for (name, mode) in self.wanted.locks(self.name) {
+            let inspection = client.inspect(name.as_bytes()).await?;
+            let reader = self.enclosing.among(&inspection);
+            if let Some(token) = reader.filter(|r| r.shared).and_then(|r| r.token) {
+                let name = inspection.name.to_string();
+                found = Some((EnclosingLease { name, token }, mode));
+                break;
+            }
+        }
+        shut_down(&client).await;
+        match found {
+            Some((lease, Mode::Shared)) => Ok(Some(lease)),
+            Some((EnclosingLease { name, token }, _)) => Err(Failure::usage(format!(
+                "an enclosing `leasehold run --shared` holds `{name}` (token {token}), so the wait for \
+                 an exclusive lock would never end\nnext: use `leasehold run --shared --inherit` to run \
+                 a command under that lease, or omit --shared in the enclosing run"
+            ))),
+            None => Ok(None),
+        }
+    }
+
     async fn attempt(
         &self,
         client: &Client,
         view: &mut WaitDisplay<'_>,
         signals: &mut SignalStreams,
-    ) -> Attempt {
+    ) -> Attempt<W::Got> {
         let latest = Arc::new(LatestRefusal::default());
-        let lock = self.lock(client, &latest);
         // Dropped at the end of this function, which releases its claim and its place in line.
-        let mut taking = std::pin::pin!(lock.lock());
+        let mut taking = std::pin::pin!(self.ask(client, &latest));
         loop {
             tokio::select! {
                 biased;
                 _ = signals.continues.next() => break Attempt::Continued,
                 taken = &mut taking => match taken {
-                    Ok(lease) => break Attempt::Acquired(lease),
+                    Ok(got) => break Attempt::Acquired(got),
                     // The nodes vote without intervention, and this wait has no limit.
                     Err(Error::NoMajority(refusal))
                         if self.waiting.is_unlimited() && messages::votes_in(&refusal).is_some() =>
                     {
-                        taking.set(lock.lock());
+                        taking.set(self.ask(client, &latest));
                     }
-                    Err(error) => break self.failed(error),
+                    Err(error) => break self.failed(error, &latest),
                 },
                 signal = signals.forwarded.next() => {
                     let code = exit::by_signal(signal as i32);
@@ -165,61 +324,82 @@ impl LockRequest<'_> {
                 () = latest.enclosed.notified() => {}
                 () = tokio::time::sleep(REFRESH) => {}
             }
-            let seen = latest.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(token) = seen.as_ref().and_then(|seen| seen.enclosing) {
-                break Attempt::Enclosed(token);
+            if let Some(lease) = latest.enclosing() {
+                break Attempt::Enclosed(lease);
             }
+            let seen = latest.seen.lock().unwrap_or_else(PoisonError::into_inner);
             view.update(seen.as_ref());
         }
     }
 
-    /// The lock, with the remaining waiting time. Records each refusal in `latest`.
-    fn lock(&self, client: &Client, latest: &Arc<LatestRefusal>) -> Lock {
-        let (note, enclosing) = (Arc::clone(latest), self.enclosing.clone());
-        let lock = client.mutex(self.name.as_bytes());
-        lock.with_options(|options| {
-            let options = match self.waiting.wait {
-                Some(wait) => {
-                    let waited = Moment::now().saturating_duration_since(self.started);
-                    options.wait(Wait::For(wait.saturating_sub(waited)))
-                }
-                None => options,
-            };
-            options.on_refusal(move |refusal| {
-                let seen = WaitStatus::new(refusal, &enclosing);
-                if seen.enclosing.is_some() {
-                    note.enclosed.notify_one();
-                }
-                *note.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+    /// Asks with the remaining waiting time. Records each refusal in `latest`.
+    fn ask(
+        &self,
+        client: &Client,
+        latest: &Arc<LatestRefusal>,
+    ) -> impl Future<Output = Result<W::Got, Error>> {
+        let (note, enclosing) = (Arc::clone(latest), self.enclosing_holders());
+        self.wanted
+            .ask(client, self.name.as_bytes(), move |options| {
+                let options = match self.waiting.wait {
+                    Some(wait) => {
+                        let waited = Moment::now().saturating_duration_since(self.started);
+                        options.wait(Wait::For(wait.saturating_sub(waited)))
+                    }
+                    None => options,
+                };
+                options.on_refusal(move |refusal| {
+                    note.see(WaitStatus::new(refusal, &enclosing));
+                })
             })
-        })
     }
 
-    fn failed(&self, error: Error) -> Attempt {
-        let (error, enclosing) = match error {
-            Error::Held(refusal) => {
-                let enclosing = self.enclosing.holder(&refusal);
-                (Error::Held(refusal), enclosing)
-            }
-            Error::TimedOut { refusal, .. } => {
-                let waited = Moment::now().saturating_duration_since(self.started);
-                let enclosing = self.enclosing.holder(&refusal);
-                (Error::TimedOut { waited, refusal }, enclosing)
-            }
-            error => (error, None),
-        };
-        match enclosing {
-            Some(token) => Attempt::Enclosed(token),
-            None => Attempt::Failed(self.waiting.failure(error)),
+    /// The enclosing leases that would have to end before this one can begin.
+    fn enclosing_holders(&self) -> Enclosing {
+        match self.wanted.needs_that_holder() {
+            true => self.enclosing.clone(),
+            false => Enclosing::none(),
         }
+    }
+
+    fn failed(&self, mut error: Error, latest: &LatestRefusal) -> Attempt<W::Got> {
+        let holders = self.enclosing_holders();
+        let enclosing = match &mut error {
+            Error::Held(refusal) => holders.holder(refusal),
+            Error::TimedOut {
+                waited, refusal, ..
+            } => {
+                // All attempts together, not only the last.
+                *waited = Moment::now().saturating_duration_since(self.started);
+                holders.holder(refusal)
+            }
+            _ => None,
+        };
+        // Of several locks, the error is about one that is held, and another one may be the reason.
+        if let Some(lease) = enclosing.or_else(|| latest.enclosing()) {
+            return Attempt::Enclosed(lease);
+        }
+        let mut failure = self.waiting.failure(error);
+        if self.reporter.has_several() && failure.code != exit::USAGE {
+            let names = self.reporter.names();
+            failure.text = format!("{names} could not be acquired: {}", failure.text);
+        }
+        Attempt::Failed(failure)
     }
 }
 
 /// The error for a lock that an enclosing `leasehold run` holds.
-pub(crate) fn enclosed(name: &str, token: u64) -> Failure {
+pub(crate) fn enclosed(reporter: &Reporter, lease: &EnclosingLease) -> Failure {
+    let EnclosingLease { name, token } = lease;
+    let next = match reporter.has_several() {
+        false => {
+            "use `leasehold run --inherit` to run a command under that lease, or use another name"
+        }
+        true => "leave that lock out: the command runs under it in any case",
+    };
     Failure::usage(format!(
         "an enclosing `leasehold run` holds `{name}` (token {token}), so the wait would never \
-         end\nnext: use `leasehold run --inherit` to run a command under that lease, or use another name"
+         end\nnext: {next}"
     ))
 }
 
@@ -227,6 +407,13 @@ pub(crate) fn enclosed(name: &str, token: u64) -> Failure {
 pub(crate) async fn release_unused(lease: Lease) {
     if let Ok(lease) = lease.detach().await {
         let _ = lease.release().await;
+    }
+}
+
+/// The same for leases that were acquired together.
+pub(crate) async fn release_all_unused(leases: Leases) {
+    for lease in leases {
+        release_unused(lease).await;
     }
 }
 
@@ -247,24 +434,50 @@ struct LatestRefusal {
     enclosed: Notify,
 }
 
+impl LatestRefusal {
+    /// Records a refusal. One that will never end stays, whatever other locks are refused after it.
+    fn see(&self, new: WaitStatus) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.as_ref().is_some_and(|seen| seen.enclosing.is_some()) {
+            return;
+        }
+        if new.enclosing.is_some() {
+            self.enclosed.notify_one();
+        }
+        *seen = Some(new);
+    }
+
+    fn enclosing(&self) -> Option<EnclosingLease> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.as_ref()?.enclosing.clone()
+    }
+}
+
 /// The state of the wait according to the latest refusal.
 #[derive(Clone, PartialEq)]
 struct WaitStatus {
-    /// The token of the enclosing lease that holds the lock.
-    enclosing: Option<u64>,
+    /// The lock that was refused.
+    name: Option<String>,
+    /// The enclosing lease that holds the lock.
+    enclosing: Option<EnclosingLease>,
     holder: Option<Holder>,
+    /// Whether that is a waiter that is first in line, and does not hold the lock yet.
+    only_wanted: bool,
     /// The number of waiters ahead of this one.
     place: Option<u32>,
     /// During an outage: the error of each node.
     outage: Vec<NodeJson>,
     /// When a majority votes again, if waiting is all that is needed.
     votes_at: Option<Moment>,
+    /// How many permits there are, if this waits for one.
+    permits: Option<u32>,
 }
 
 impl WaitStatus {
     fn new(refusal: &Refusal, enclosing: &Enclosing) -> Self {
         let holder = refusal.holder().cloned();
         Self {
+            name: refusal.name.as_ref().map(ToString::to_string),
             enclosing: enclosing.holder(refusal),
             outage: match holder {
                 Some(_) => Vec::new(),
@@ -272,6 +485,8 @@ impl WaitStatus {
             },
             votes_at: messages::votes_in(refusal).map(|left| Moment::now() + left),
             place: refusal.place(),
+            permits: refusal.permits,
+            only_wanted: messages::is_only_wanted(refusal),
             holder,
         }
     }
@@ -280,7 +495,10 @@ impl WaitStatus {
     fn is_same_as(&self, other: &Self) -> bool {
         match (self.votes_at, other.votes_at) {
             (Some(_), Some(_)) => true,
-            _ => (&self.holder, &self.outage) == (&other.holder, &other.outage),
+            _ => {
+                (&self.name, &self.holder, &self.outage)
+                    == (&other.name, &other.holder, &other.outage)
+            }
         }
     }
 }
@@ -310,16 +528,20 @@ impl<'a> WaitDisplay<'a> {
     fn update(&mut self, seen: Option<&WaitStatus>) {
         let Some(seen) = seen else { return };
         let waited = Moment::now().saturating_duration_since(self.started);
+        // Of several locks, the one that is held.
+        let lock = seen.name.as_deref().filter(|_| self.reporter.has_several());
         if self.reporter.is_live() {
             let line = self.line.get_or_insert_with(new_line);
-            let (waited, place, who) = (short(waited), place(seen), describe(seen));
+            let (waited, place, who) = (short(waited), place(seen), describe(seen, lock));
             // The line is cut off at the edge of the terminal, so the parts that change come first.
             line.set_message(format!("waiting for {waited}{place}: {who}"));
             line.tick();
             return;
         }
-        let name = self.reporter.name();
-        let text = || format!("waiting for `{name}`: {}{}", describe(seen), place(seen));
+        let text = || {
+            let (names, who) = (self.reporter.names(), describe(seen, lock));
+            format!("waiting for {names}: {who}{}", place(seen))
+        };
         if !self
             .reported
             .as_ref()
@@ -327,6 +549,7 @@ impl<'a> WaitDisplay<'a> {
         {
             self.reported = Some(seen.clone());
             let event = Event::Waiting {
+                lock,
                 holder: seen.holder.as_ref().map(HolderJson::from),
                 before: seen.place,
                 waited_ms: millis(waited),
@@ -362,10 +585,16 @@ fn place(seen: &WaitStatus) -> String {
     }
 }
 
-fn describe(seen: &WaitStatus) -> String {
+/// Describes the holder of the lock. The lock is named if it is one of several.
+fn describe(seen: &WaitStatus, lock: Option<&str>) -> String {
+    let lock = lock.map_or(String::new(), |lock| format!("`{lock}` is "));
     match (&seen.holder, &*seen.outage) {
-        (Some(holder), _) => format!("held by {}", messages::holder(holder)),
-        (None, []) => "held by another process".to_owned(),
+        (Some(_), _) if seen.permits.is_some() => "no permit is free".to_owned(),
+        (Some(waiter), _) if seen.only_wanted => {
+            format!("{lock}wanted by {}", messages::first_in_line(waiter))
+        }
+        (Some(holder), _) => format!("{lock}{}", messages::held_by(holder)),
+        (None, []) => format!("{lock}held by another process"),
         (None, nodes) => {
             let nodes = NodeJson::list(nodes);
             match seen.votes_at {

@@ -20,7 +20,8 @@ Exit codes:
   126      the command cannot be executed
   127      the command was not found
   128 + n  signal n killed the command or ended the wait
-Otherwise, `run` exits with the exit code of the command. `break` exits with 1 if it broke nothing.";
+Otherwise, `run`, `once` and `elect` exit with the exit code of the command. `break` exits with 1 if it
+broke nothing, and `once --clear` if nothing was stored.";
 
 /// The program.
 #[derive(Parser)]
@@ -47,6 +48,12 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a command while holding a lock
     Run(Run),
+    /// Run a command once per period on one of many machines, and print its output on all of them
+    Once(Once),
+    /// Run a command on one of many machines at a time, and on another one if that fails
+    Elect(Elect),
+    /// Wait until a lock is free
+    Wait(WaitFree),
     /// Acquire a lock and print the lease, for scripts
     Acquire(Acquire),
     /// Extend a lease from `acquire` by another TTL
@@ -59,6 +66,8 @@ pub(crate) enum Command {
     Ls(Ls),
     /// Release a lock that another process holds
     Break(Break),
+    /// Change the number of permits of a semaphore
+    Resize(Resize),
     /// Record on each server which nodes form the set, so that new servers vote at once
     Init(Init),
     /// Print a shell completion script
@@ -165,8 +174,10 @@ pub(crate) struct ReportArgs {
                       leasehold run [OPTIONS] <NAME> -c <LINE>",
     after_help = "The environment of the command contains LEASEHOLD_NAME, LEASEHOLD_TOKEN (larger than \
                   the token of every earlier holder) and LEASEHOLD_DEADLINE_MS (when the lease expires \
-                  unless it is renewed, in ms since 1970). A `leasehold` that the command starts uses \
-                  the same nodes.\n\n\
+                  unless it is renewed, in ms since 1970). LEASEHOLD_TOKENS has the tokens of all locks, \
+                  separated by spaces: that of NAME, those of --also, and those of --also-shared. \
+                  LEASEHOLD_PERMIT has the numbers of the permits, separated by spaces. A \
+                  `leasehold` that the command starts uses the same nodes.\n\n\
                   Ctrl-Z during the wait gives up the place in line. After `fg`, the wait starts again \
                   at the end of the line."
 )]
@@ -177,8 +188,26 @@ pub(crate) struct Run {
     #[arg(trailing_var_arg = true, required_unless_present = "line", conflicts_with = "line",
           value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
+    /// Hold another lock, too. All locks are acquired together: all or none, and without deadlocks.
+    /// Repeat the option for more locks. When one of them is lost, the command is stopped
+    #[arg(long, value_name = "NAME")]
+    pub(crate) also: Vec<OsString>,
+    /// As --also, but hold that lock together with others that share it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) also_shared: Vec<OsString>,
+    /// Hold the lock together with others that use --shared, and not with anybody else. Does not
+    /// apply to the locks of --also
+    #[arg(long)]
+    pub(crate) shared: bool,
+    /// Hold a permit of the semaphore NAME, which has N permits, instead of a lock. All processes must
+    /// use the same N
+    #[arg(long, value_name = "N", conflicts_with_all = ["also", "also_shared", "shared", "inherit"])]
+    pub(crate) permits: Option<u32>,
+    /// Hold K permits, all or none
+    #[arg(long, value_name = "K", requires = "permits", default_value_t = 1)]
+    pub(crate) take: u32,
     /// If an enclosing `leasehold run` holds the lock, run the command under its lease
-    #[arg(long, conflicts_with_all = ["at_most_for", "at_least_for"])]
+    #[arg(long, conflicts_with_all = ["at_most_for", "at_least_for", "also", "also_shared"])]
     pub(crate) inherit: bool,
     /// Run this line with `sh -c`
     #[arg(short = 'c', long = "command", value_name = "LINE")]
@@ -209,6 +238,143 @@ pub(crate) struct Run {
     pub(crate) nodes: NodeArgs,
 }
 
+/// How to hold a lock while a command runs, and how to stop the command.
+#[derive(Args)]
+pub(crate) struct HoldArgs {
+    /// How long the lock stays held if this process or its machine fails. The lease is renewed every
+    /// third of this time
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "10s")]
+    pub(crate) ttl: Duration,
+    /// Time between SIGTERM and SIGKILL, at most half the TTL [default: 5s, or half the TTL if
+    /// that is less]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) grace: Option<Duration>,
+}
+
+#[derive(Args)]
+#[command(
+    override_usage = "leasehold once [OPTIONS] <NAME> --for <TIME> [--] <COMMAND>...\n       \
+                      leasehold once [OPTIONS] <NAME> --for <TIME> -c <LINE>\n       \
+                      leasehold once [OPTIONS] <NAME> --clear",
+    after_help = "The first process runs the command. Its stdout is passed through, and stored if the command \
+                  exits with 0. Until the period is over, all others print the stored output and exit with 0. \
+                  The period counts from the end of the command. If the command fails, nothing is stored, \
+                  and the next process in line runs its own. The environment is that of `run`.\n\n\
+                  The same cron line on all machines:\n\n  \
+                  leasehold once nightly-report --for 12h --skip -q -E 0 -c './report.sh >> report.log'"
+)]
+pub(crate) struct Once {
+    /// The name of the result, and of the lock
+    pub(crate) name: OsString,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required_unless_present_any = ["line", "clear"],
+          conflicts_with_all = ["line", "clear"], value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+    /// Run this line with `sh -c`
+    #[arg(
+        short = 'c',
+        long = "command",
+        value_name = "LINE",
+        conflicts_with = "clear"
+    )]
+    pub(crate) line: Option<OsString>,
+    /// How long the output is kept, and the command is not run again. At most 366 days
+    #[arg(long = "for", value_name = "TIME", value_parser = duration,
+          required_unless_present = "clear")]
+    pub(crate) period: Option<Duration>,
+    /// Do not wait for another process that runs the command. Exit with 75
+    #[arg(long, conflicts_with_all = ["wait", "clear"])]
+    pub(crate) skip: bool,
+    /// Delete the stored output, so that the next process runs the command
+    #[arg(long)]
+    pub(crate) clear: bool,
+    /// Wait at most this long for another process that runs the command [default: no limit]
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Exit code when another process runs the command
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::HELD)]
+    pub(crate) conflict_exit_code: u8,
+    /// Text to show to other processes as part of the holder
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) label: String,
+    /// Stop the command after this time and exit with 124. Nothing is stored
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) at_most_for: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) holding: HoldArgs,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+}
+
+#[derive(Args)]
+#[command(
+    override_usage = "leasehold elect [OPTIONS] <NAME> [--] <COMMAND>...\n       \
+                      leasehold elect [OPTIONS] <NAME> -c <LINE>\n       \
+                      leasehold elect [OPTIONS] <NAME> --observe",
+    after_help = "Waits until this process leads, runs the command, and resigns when the command exits. After a \
+                  pause it is a candidate again. The pause is 1s, and doubles up to 30s each time that the \
+                  command fails within 10s. During the pause nobody leads, so a broken command does not \
+                  move from machine to machine. SIGTERM and SIGINT end the command and this process. If the \
+                  lease is lost, the command is stopped as by `run`. The environment is that of `run`."
+)]
+pub(crate) struct Elect {
+    /// The name of the election, and of the lock
+    pub(crate) name: OsString,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, required_unless_present_any = ["line", "observe"],
+          conflicts_with_all = ["line", "observe"], value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+    /// Run this line with `sh -c`
+    #[arg(
+        short = 'c',
+        long = "command",
+        value_name = "LINE",
+        conflicts_with = "observe"
+    )]
+    pub(crate) line: Option<OsString>,
+    /// What other processes see of this leader, for example its address
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) value: String,
+    /// Print each change of the leader to stdout, and run nothing. With --json, as JSON
+    #[arg(long, conflicts_with = "events_fd")]
+    pub(crate) observe: bool,
+    #[command(flatten)]
+    pub(crate) holding: HoldArgs,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct WaitFree {
+    /// The lock's name
+    pub(crate) name: OsString,
+    /// Wait at most this long. A number without a unit is in seconds [default: no limit]
+    #[arg(short, long, value_name = "TIME", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Exit code when the lock is still held after that time
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::HELD)]
+    pub(crate) conflict_exit_code: u8,
+    /// Print only errors. A lock that is still held is not an error
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
     /// Stop the command: SIGTERM before the deadline, SIGKILL at the deadline
@@ -233,6 +399,9 @@ pub(crate) enum LeaseFormat {
 pub(crate) struct Acquire {
     /// The lock's name
     pub(crate) name: OsString,
+    /// Hold the lock together with others that use --shared, and not with anybody else
+    #[arg(long)]
+    pub(crate) shared: bool,
     #[command(flatten)]
     pub(crate) waiting: WaitArgs,
     /// How long the lock stays held. It is not renewed
@@ -314,11 +483,14 @@ pub(crate) enum ListFormat {
     Name,
 }
 
+/// The shortest interval of `--watch`.
+const MIN_WATCH: Duration = Duration::from_millis(100);
+
 /// Whether to print repeatedly.
 #[derive(Args)]
 pub(crate) struct WatchArgs {
     /// Print repeatedly at this interval until interrupted [default: 1s]
-    #[arg(long, value_name = "TIME", value_parser = duration, num_args = 0..=1,
+    #[arg(long, value_name = "TIME", value_parser = watch_interval, num_args = 0..=1,
           default_missing_value = "1s")]
     pub(crate) watch: Option<Duration>,
 }
@@ -355,6 +527,9 @@ pub(crate) fn is_for_eval(args: &[OsString]) -> bool {
 pub(crate) struct Show {
     /// The lock's name
     pub(crate) name: OsString,
+    /// Show the permits of the semaphore of this name
+    #[arg(long)]
+    pub(crate) permits: bool,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
     pub(crate) output: Format,
@@ -401,6 +576,9 @@ pub(crate) struct Init {
 pub(crate) struct Break {
     /// The lock's name
     pub(crate) name: OsString,
+    /// Break the lease of this permit of the semaphore of this name. Needs --owner
+    #[arg(long, value_name = "NUMBER", requires = "owner")]
+    pub(crate) permit: Option<u32>,
     /// Break the lock only if this owner holds it. `show` prints the owner's id. On a terminal,
     /// the default is the current holder, and the command asks for confirmation
     #[arg(long, value_name = "ID")]
@@ -408,6 +586,20 @@ pub(crate) struct Break {
     /// Do not ask for confirmation. Needs --owner, and is required in a script
     #[arg(short, long, action = ArgAction::SetTrue)]
     pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "From then on, a `leasehold run --permits` with another number exits with 64. Permits beyond \
+                  the new number stay with their holders until they are released."
+)]
+pub(crate) struct Resize {
+    /// The semaphore's name
+    pub(crate) name: OsString,
+    /// How many permits it has from now on, 1 to 1024
+    pub(crate) permits: u32,
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
 }
@@ -427,8 +619,16 @@ fn guard(text: &str) -> Result<Guard, String> {
     }
 }
 
+/// Parses the interval of `--watch`. Each look connects to all nodes, so it has a minimum.
+fn watch_interval(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        interval if interval < MIN_WATCH => Err("the interval must be at least 100ms".to_owned()),
+        interval => Ok(interval),
+    }
+}
+
 /// Parses a duration such as `30s`, `1h 30m` or `250ms`. A number without a unit is in seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     const EXAMPLES: &str = "examples: 30 (seconds), 250ms, 5m, 1h 30m";
     if text
         .bytes()
@@ -459,5 +659,13 @@ mod tests {
             assert!(duration(text).is_err(), "{text}");
         }
         assert!(duration(&"9".repeat(40)).is_err());
+    }
+
+    #[test]
+    fn watch_has_a_shortest_interval() {
+        assert_eq!(watch_interval("0.1"), Ok(MIN_WATCH));
+        for text in ["0", "99ms", "x"] {
+            assert!(watch_interval(text).is_err(), "{text}");
+        }
     }
 }

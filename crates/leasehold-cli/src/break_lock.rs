@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
-use leasehold::{Inspection, LockState, Sighting};
+use leasehold::{Client, Error, Inspection, LockState, Sighting};
 
 use crate::acquire::shut_down;
 use crate::args::Break;
@@ -20,43 +20,103 @@ pub(crate) async fn break_lock(args: Break) -> Outcome {
         ));
     }
     let client = args.nodes.inspecting_client()?;
-    let inspection = client.inspect(args.name.as_bytes()).await?;
+    let inspection = match args.permit {
+        None => client.inspect(args.name.as_bytes()).await?,
+        Some(permit) => permit_of(&client, args.name.as_bytes(), permit).await?,
+    };
     let name = &inspection.name;
     let lock = find(&inspection, args.owner.as_deref())?;
     if !args.yes {
         confirm(&inspection, lock)?;
     }
-    let broken = client
-        .break_lock(args.name.as_bytes(), &lock.owner_id())
-        .await;
+    let (key, owner) = (args.name.as_bytes(), lock.owner_id());
+    let broken = match args.permit {
+        None => client.break_lock(key, &owner).await,
+        Some(permit) => client.break_permit(key, permit, &owner).await,
+    };
+    let after = match args.permit {
+        None => client.inspect(key).await.map(Some),
+        Some(permit) => find_permit(&client, key, permit).await,
+    };
     shut_down(&client).await;
     if !broken? {
         let text = format!("`{name}` was released in the meantime; nothing was broken");
         return Err(Failure::new(NOTHING, text));
     }
     print_message(match lock.holder.kept {
-        false => format!("broke the lock `{name}` of {}", messages::holder_name(lock)),
+        false => {
+            let who = messages::holder_name(&lock.holder);
+            format!("broke the lock `{name}` of {who}")
+        }
+        true if lock.holder.shared => format!(
+            "`{name}` is no longer kept by {}",
+            messages::holder_name(&lock.holder)
+        ),
         true => format!(
-            "`{name}` was kept by {} and is free now",
-            messages::holder_name(lock)
+            "`{name}` was {} and is free now",
+            messages::lock_held_by(lock)
         ),
     });
-    for (node, error) in inspection.missing() {
-        let error = messages::node_error(error);
-        print_message(format!(
-            "warning: {node} did not answer and may still hold the lock ({error})"
-        ));
+    let is_it = |seen: &Sighting| seen.owner_id() == lock.owner_id();
+    if let Some(after) = after? {
+        warn_of_unconfirmed(&after, "the lock", is_it);
     }
     if let Some(left) = lock
         .remaining
         .filter(|_| lock.holder.token.is_some() && !lock.holder.kept)
     {
-        print_message(format!(
-            "if the holder is still running, it notices at its next renewal, in less than {}",
-            short(left)
-        ));
+        print_message(match lock.holder.shared {
+            false => format!(
+                "if the holder is still running, it notices at its next renewal, in less than {}",
+                short(left)
+            ),
+            true => format!(
+                "if the reader is still running, it joins again at its next renewal, in less than \
+                 {}, unless a writer has acquired the lock by then",
+                short(left)
+            ),
+        });
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The inspection of a permit; `None` if it is free.
+async fn find_permit(
+    client: &Client,
+    name: &[u8],
+    permit: u32,
+) -> Result<Option<Inspection>, Error> {
+    let listing = client.inspect_permits(name).await?;
+    let mut locks = listing.locks.into_iter();
+    Ok(locks.find(|lock| lock.permit == Some(permit)))
+}
+
+/// The inspection of a permit that is held.
+async fn permit_of(client: &Client, name: &[u8], permit: u32) -> Result<Inspection, Failure> {
+    let found = find_permit(client, name, permit).await?;
+    let name = String::from_utf8_lossy(name);
+    let free = || format!("permit {permit} of `{name}` is free; nothing was broken");
+    found.ok_or_else(|| Failure::new(NOTHING, free()))
+}
+
+/// Warns of each node that does not confirm that it released something.
+pub(crate) fn warn_of_unconfirmed(
+    after: &Inspection,
+    what: &str,
+    is_it: impl Fn(&Sighting) -> bool,
+) {
+    for (node, seen) in &after.nodes {
+        match seen {
+            Err(error) => print_message(format!(
+                "warning: {node} did not answer and may still hold {what} ({})",
+                messages::node_error(error)
+            )),
+            Ok(seen) if seen.iter().any(&is_it) => print_message(format!(
+                "warning: {node} did not confirm the release and still holds {what}"
+            )),
+            Ok(_) => {}
+        }
+    }
 }
 
 /// Finds the lock of the given owner, or of the current holder if no owner was given.
@@ -71,8 +131,8 @@ fn find<'a>(inspection: &'a Inspection, owner: Option<&str>) -> Result<&'a Sight
     let text = match (inspection.state(), owner) {
         (LockState::Held(lock), None) => return Ok(lock),
         (LockState::Held(lock), Some(owner)) => format!(
-            "`{name}` is not held by owner {owner}; it is held by {} (owner {})",
-            messages::holder_of(lock),
+            "`{name}` is not held by owner {owner}; it is {} (owner {})",
+            messages::lock_held_by(lock),
             lock.owner_id()
         ),
         (LockState::NotHeld, _) => match inspection.sightings().next() {
@@ -88,15 +148,20 @@ fn find<'a>(inspection: &'a Inspection, owner: Option<&str>) -> Result<&'a Sight
     Err(Failure::new(NOTHING, text))
 }
 
-fn unknown(inspection: &Inspection) -> Failure {
+pub(crate) fn unknown(inspection: &Inspection) -> Failure {
     let missing = inspection.missing();
     let missing = missing.map(|(node, error)| format!("{node}: {}", messages::node_error(error)));
     let missing = missing.collect::<Vec<_>>().join("; ");
     let name = &inspection.name;
-    let mut text = format!("cannot tell who holds `{name}`: not enough nodes answered [{missing}]");
+    let mut text = match messages::is_of_another_type(inspection) {
+        true => format!("`{name}` is not a lock [{missing}]"),
+        false => {
+            format!("the holder of `{name}` is unknown: not enough nodes answered [{missing}]")
+        }
+    };
     if let Some(seen) = inspection.sightings().next() {
-        let (who, owner) = (messages::holder_of(seen), seen.owner_id());
-        text += &format!("\nsome of the other nodes report {who} (owner {owner})");
+        let (held, owner) = (messages::lock_held_by(seen), seen.owner_id());
+        text += &format!("\nsome of the other nodes report that it is {held} (owner {owner})");
     }
     if let Some(step) = messages::next_step_after(inspection.missing().map(|(_, error)| error)) {
         text += &format!("\nnext: {step}");
@@ -116,10 +181,10 @@ fn confirm(inspection: &Inspection, lock: &Sighting) -> Result<(), Failure> {
     let mut out = std::io::stderr().lock();
     write!(
         out,
-        "`{}` is held by {}; {expires} (owner {}).\nIf the holder is still running, only tokens \
+        "`{}` is {}; {expires} (owner {}).\nIf the holder is still running, only tokens \
          protect its data until it stops. Break the lock? [y/N] ",
         inspection.name,
-        messages::holder_of(lock),
+        messages::lock_held_by(lock),
         lock.owner_id()
     )?;
     out.flush()?;

@@ -5,16 +5,19 @@ mod args;
 mod break_lock;
 mod exit;
 mod generate;
+mod held;
 mod init;
 mod messages;
 mod nested;
 mod nodes;
 mod output;
 mod report;
+mod resize;
 mod run;
 mod script;
 mod show;
 mod signals;
+mod wait_free;
 
 use std::process::ExitCode;
 
@@ -57,12 +60,16 @@ fn dispatch(command: Command) -> Outcome {
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { command } => generate::man(command.as_deref()),
         Command::Run(args) => block_on(run::run(args)),
+        Command::Once(args) => block_on(run::once(args)),
+        Command::Elect(args) => block_on(run::elect(args)),
+        Command::Wait(args) => block_on(wait_free::wait_free(args)),
         Command::Acquire(args) => block_on(script::acquire(args)),
         Command::Extend(args) => block_on(script::extend(args)),
         Command::Release(args) => block_on(script::release(args)),
         Command::Show(args) => block_on(show::show(args)),
         Command::Ls(args) => block_on(show::ls(args)),
         Command::Break(args) => block_on(break_lock::break_lock(args)),
+        Command::Resize(args) => block_on(resize::resize(args)),
         Command::Init(args) => block_on(init::init(args)),
     }
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold::node::{NodeError, Vote};
-use leasehold::{Error, Holder, Invalid, Refusal, Sighting, Story, TlsPart};
+use leasehold::{Error, Holder, Inspection, Invalid, NodeOutcome, Refusal, Sighting, TlsPart};
 
 use crate::report::short;
 
@@ -12,7 +12,9 @@ use crate::report::short;
 pub(crate) fn error(error: &Error) -> String {
     let text = match error {
         Error::Held(refusal) => held(refusal),
-        Error::TimedOut { waited, refusal } => {
+        Error::TimedOut {
+            waited, refusal, ..
+        } => {
             format!("waited for {}: {}", short(*waited), held(refusal))
         }
         Error::NoMajority(refusal) => no_majority(refusal),
@@ -25,66 +27,114 @@ pub(crate) fn error(error: &Error) -> String {
     }
 }
 
-/// Describes a holder, and how long ago it requested the lock.
-pub(crate) fn holder(holder: &Holder) -> String {
-    holder_since(holder, holder.since())
+/// Says by whom a lock is held, and how long ago that holder requested it.
+pub(crate) fn held_by(holder: &Holder) -> String {
+    held_since(holder, holder.since())
 }
 
-/// Describes the holder of an inspected lock, and for how long it has held the lock.
-pub(crate) fn holder_of(lock: &Sighting) -> String {
-    holder_since(&lock.holder, lock.since())
+/// Says by whom an inspected lock is held, and for how long.
+pub(crate) fn lock_held_by(lock: &Sighting) -> String {
+    held_since(&lock.holder, lock.since())
 }
 
-/// Describes the holder of an inspected lock, without a time.
-pub(crate) fn holder_name(lock: &Sighting) -> String {
-    holder_since(&lock.holder, None)
+/// Names the process that holds or held a lock.
+pub(crate) fn holder_name(holder: &Holder) -> String {
+    let reader = if holder.shared { "reader " } else { "" };
+    format!("{reader}{}", process_name(holder))
 }
 
-fn holder_since(holder: &Holder, since: Option<SystemTime>) -> String {
+fn process_name(holder: &Holder) -> String {
     let (Some(host), Some(pid)) = (&holder.host, holder.pid) else {
         return "another program".to_owned();
     };
     let label = holder.label.as_ref();
     let label = label.map_or(String::new(), |label| format!(" ({label})"));
-    let who = format!("{host} pid {pid}{label}");
+    format!("{host} pid {pid}{label}")
+}
+
+fn held_since(holder: &Holder, since: Option<SystemTime>) -> String {
+    let who = holder_name(holder);
     match since {
-        _ if holder.kept => format!("--at-least-for of {who}"),
-        // The time may be slightly in the future.
-        Some(since) => format!("{who} for {}", short(since.elapsed().unwrap_or_default())),
-        None => who,
+        // A refusal of readers names the one that joined last, which may have left.
+        _ if is_readers(holder) => format!("held by readers (latest: {})", process_name(holder)),
+        _ if holder.result.is_some() => format!("held by the stored result of {who}"),
+        _ if holder.kept => format!("kept after its release by {who}"),
+        Some(since) => {
+            let age = short(since.elapsed().unwrap_or_default());
+            format!("held by {who} for {age}")
+        }
+        None => format!("held by {who}"),
     }
+}
+
+/// Whether a holder stands for all readers of a lock.
+fn is_readers(holder: &Holder) -> bool {
+    holder.shared && !holder.kept && holder.owner_id.is_none()
+}
+
+/// Whether the nodes name a waiter that is first in line, and no holder.
+pub(crate) fn is_only_wanted(refusal: &Refusal) -> bool {
+    let mut votes = refusal
+        .nodes
+        .iter()
+        .filter_map(|report| match &report.outcome {
+            NodeOutcome::Voted(vote @ Vote::Held { .. }) => Some(vote),
+            _ => None,
+        });
+    // The holder of a refusal is the first that a node names.
+    votes.next().is_some_and(Vote::names_first_in_line)
 }
 
 /// Describes the holder and when the lock expires, as the nodes report it.
 fn held(refusal: &Refusal) -> String {
     let name = refusal.name.as_ref().map(ToString::to_string);
     let name = name.unwrap_or_default();
+    if let Some(permits) = refusal.permits {
+        return match permits {
+            1 => format!("the only permit of `{name}` is held, or others wait for it"),
+            _ => format!("all {permits} permits of `{name}` are held, or others wait for one"),
+        };
+    }
     let Some(by) = refusal.holder() else {
         return format!("`{name}` is contended{}", nodes(refusal, |_| true));
     };
-    let (text, kept) = (holder(by), by.kept);
-    let expires = match refusal.remaining() {
-        Some(left) if kept => format!("expires in {}", short(left)),
-        Some(left) => format!("expires in {} unless renewed", short(left)),
-        None => "it has no TTL".to_owned(),
+    let text = match refusal.remaining() {
+        _ if is_only_wanted(refusal) => format!("is wanted by {}", first_in_line(by)),
+        Some(left) if by.kept && by.result.is_none() => {
+            let (who, left) = (holder_name(by), short(left));
+            format!("was released by {who} and is kept for another {left}")
+        }
+        Some(left) if by.kept => format!("is {}; expires in {}", held_by(by), short(left)),
+        Some(left) if is_readers(by) => format!(
+            "is {}; free in {} unless a reader renews or joins",
+            held_by(by),
+            short(left)
+        ),
+        Some(left) => {
+            let left = short(left);
+            format!("is {}; expires in {left} unless renewed", held_by(by))
+        }
+        None => format!("is {}; it has no TTL", held_by(by)),
     };
     // Nodes that report the same holder are not listed.
-    let differs = |story: &Story| match story {
-        Story::Voted(Vote::Held { holder, .. }) => holder != by,
-        Story::Pending => false,
+    let differs = |outcome: &NodeOutcome| match outcome {
+        NodeOutcome::Voted(Vote::Held { holder, .. }) => holder != by,
+        NodeOutcome::Pending => false,
         _ => true,
     };
-    format!(
-        "`{name}` is held by {text}; {expires}{}",
-        nodes(refusal, differs)
-    )
+    format!("`{name}` {text}{}", nodes(refusal, differs))
+}
+
+/// Describes a waiter that keeps others from the lock.
+pub(crate) fn first_in_line(waiter: &Holder) -> String {
+    format!("{}, which is first in line", holder_name(waiter))
 }
 
 /// Describes why too few nodes voted. With a single node, its answer is the reason.
 fn no_majority(refusal: &Refusal) -> String {
     let (majority, all) = (refusal.majority, refusal.nodes.len());
     if let [only] = &*refusal.nodes {
-        return format!("node {}: {}", only.node, node_outcome(&only.story));
+        return format!("node {}: {}", only.node, node_outcome(&only.outcome));
     }
     let text = match &refusal.name {
         Some(name) => format!("no majority for `{name}`: {majority} of {all} nodes must grant it"),
@@ -94,13 +144,13 @@ fn no_majority(refusal: &Refusal) -> String {
 }
 
 /// Lists the reports of the nodes that `is_listed` selects.
-fn nodes(refusal: &Refusal, is_listed: impl Fn(&Story) -> bool) -> String {
+fn nodes(refusal: &Refusal, is_listed: impl Fn(&NodeOutcome) -> bool) -> String {
     let reports = refusal
         .nodes
         .iter()
-        .filter(|report| is_listed(&report.story));
+        .filter(|report| is_listed(&report.outcome));
     let reports: Vec<_> = reports
-        .map(|report| format!("{}: {}", report.node, node_outcome(&report.story)))
+        .map(|report| format!("{}: {}", report.node, node_outcome(&report.outcome)))
         .collect();
     match reports.is_empty() {
         true => String::new(),
@@ -109,20 +159,25 @@ fn nodes(refusal: &Refusal, is_listed: impl Fn(&Story) -> bool) -> String {
 }
 
 /// Describes the answer of one node.
-pub(crate) fn node_outcome(outcome: &Story) -> String {
+pub(crate) fn node_outcome(outcome: &NodeOutcome) -> String {
     match outcome {
-        Story::Voted(Vote::Held {
+        NodeOutcome::Voted(vote @ Vote::Held { holder: by, .. }) if vote.names_first_in_line() => {
+            format!("wanted by {}", first_in_line(by))
+        }
+        NodeOutcome::Voted(Vote::Held {
             holder: by,
             remaining: Some(left),
             ..
-        }) => format!("held by {}, expires in {}", holder(by), short(*left)),
-        Story::Voted(Vote::Held { holder: by, .. }) => format!("held by {}, no TTL", holder(by)),
-        Story::Voted(Vote::Quarantined { up, remaining }) => format!(
+        }) => format!("{}, expires in {}", held_by(by), short(*left)),
+        NodeOutcome::Voted(Vote::Held { holder: by, .. }) => {
+            format!("{}, no TTL", held_by(by))
+        }
+        NodeOutcome::Voted(Vote::Quarantined { up, remaining }) => format!(
             "started {} ago, votes in {}",
             short(*up),
             short(round_up(*remaining))
         ),
-        Story::Failed(error) => node_error(error),
+        NodeOutcome::Failed(error) => node_error(error),
         outcome => outcome.to_string(),
     }
 }
@@ -130,7 +185,7 @@ pub(crate) fn node_outcome(outcome: &Story) -> String {
 /// Describes why a node did not vote.
 pub(crate) fn node_error(error: &NodeError) -> String {
     match error {
-        NodeError::OtherConstants { theirs, ours } => {
+        NodeError::OtherConstants { theirs, ours, .. } => {
             let (theirs, ours) = constants(theirs, ours);
             format!(
                 "other clients of this node use {theirs}, but this client uses {ours}; use the same \
@@ -139,6 +194,12 @@ pub(crate) fn node_error(error: &NodeError) -> String {
         }
         error => error.to_string(),
     }
+}
+
+/// Whether the key is not a lock: all nodes that failed say so.
+pub(crate) fn is_of_another_type(inspection: &Inspection) -> bool {
+    let mut failed = inspection.missing().peekable();
+    failed.peek().is_some() && failed.all(|(_, error)| *error == NodeError::WrongType)
 }
 
 /// Formats the values that all clients must agree on, but only those that differ.
@@ -162,6 +223,7 @@ fn invalid(invalid: &Invalid) -> String {
             value,
             min,
             max,
+            ..
         } => format!(
             "{} {} must be between {} and {}",
             flag(option),
@@ -169,16 +231,22 @@ fn invalid(invalid: &Invalid) -> String {
             short(*min),
             short(*max)
         ),
-        Invalid::TtlBeyondGuard { ttl, guard } => format!(
+        Invalid::TtlBeyondGuard { ttl, guard, .. } => format!(
             "--ttl {} is longer than the restart guard of {}; add --restart-guard {0} to all \
              clients of these nodes",
             short(*ttl),
             short(*guard)
         ),
+        Invalid::OtherPermits {
+            name, theirs, ours, ..
+        } => format!(
+            "`{name}` has {theirs} permits, not {ours}\nnext: use --permits {theirs} everywhere, or \
+             change the number with `leasehold resize {name} {ours}`"
+        ),
         Invalid::Owner => "invalid owner: it must be the complete text that `leasehold acquire` \
                            printed, which starts with 40 hex digits"
             .to_owned(),
-        Invalid::Tls { what, why } => {
+        Invalid::Tls { what, why, .. } => {
             let option = match what {
                 TlsPart::RootCertificate => "--tls-ca",
                 TlsPart::ClientCertificate => "--tls-cert",
@@ -186,7 +254,7 @@ fn invalid(invalid: &Invalid) -> String {
             };
             format!("{option}: {why}")
         }
-        Invalid::Node { node, error } => format!("node {node}: {}", node_error(error)),
+        Invalid::Node { node, error, .. } => format!("node {node}: {}", node_error(error)),
         invalid => invalid.to_string(),
     }
 }
@@ -195,6 +263,7 @@ fn invalid(invalid: &Invalid) -> String {
 fn flag(option: &str) -> String {
     match option {
         "min_hold" => "--at-least-for".to_owned(),
+        "the period" => "--for".to_owned(),
         "max_hold" => "--at-most-for".to_owned(),
         "ttl" | "wait" | "restart_guard" => format!("--{}", option.replace('_', "-")),
         option => option.replace('_', " "),
@@ -210,12 +279,12 @@ fn next_step(error: &Error) -> Option<&'static str> {
     };
     if votes_in(refusal).is_some() {
         return Some(
-            "wait until the nodes vote (omit --no-wait); if no lease can be in use, `leasehold init \
-             --assume-fresh` lets them vote at once",
+            "wait until the nodes vote (without --no-wait, or with a longer --wait); if no lease can be \
+             in use, `leasehold init --assume-fresh` lets them vote at once",
         );
     }
-    next_step_after(refusal.nodes.iter().filter_map(|node| match &node.story {
-        Story::Failed(error) => Some(error),
+    next_step_after(refusal.nodes.iter().filter_map(|node| match &node.outcome {
+        NodeOutcome::Failed(error) => Some(error),
         _ => None,
     }))
 }
@@ -227,7 +296,8 @@ pub(crate) fn next_step_after<'a>(
 ) -> Option<&'static str> {
     use NodeError::{
         Clustered, Disconnected, NoPermission, NoSuchDatabase, OtherConstants, OtherNodes,
-        Protocol, SameServer, TimedOut, Tls, Unanswered, Unreachable, WrongPassword, WrongType,
+        OutOfMemory, Protocol, SameServer, TimedOut, Tls, Unanswered, Unreachable, WrongPassword,
+        WrongType,
     };
     let step = |error: &NodeError| {
         Some(match error {
@@ -235,6 +305,7 @@ pub(crate) fn next_step_after<'a>(
             | OtherConstants { .. }
             | SameServer { .. }
             | Clustered { .. }
+            | OutOfMemory
             | WrongType => (0, ""),
             WrongPassword => (
                 0,
@@ -260,9 +331,7 @@ pub(crate) fn next_step_after<'a>(
                 "check that a Redis or Valkey server listens at this address, and whether it \
                  requires TLS (rediss://)",
             ),
-            // The server answers, and the error says what to do.
-            Unreachable { why } if why.contains("out of memory") => (0, ""),
-            Unreachable { why } if why.contains("timed out") || why.contains("connecting") => (
+            Unreachable { why, .. } if why.contains("timed out") || why.contains("connecting") => (
                 1,
                 "check that the servers are running, and check addresses and firewalls; with \
                  rediss://, check that the port accepts TLS",
@@ -289,13 +358,13 @@ pub(crate) fn votes_in(refusal: &Refusal) -> Option<Duration> {
     let mut waits: Vec<_> = refusal
         .nodes
         .iter()
-        .filter_map(|report| match &report.story {
-            Story::Voted(Vote::Quarantined { remaining, .. }) => Some(*remaining),
-            Story::Voted(_) | Story::Pending | Story::Connected => {
+        .filter_map(|report| match &report.outcome {
+            NodeOutcome::Voted(Vote::Quarantined { remaining, .. }) => Some(*remaining),
+            NodeOutcome::Voted(_) | NodeOutcome::Pending | NodeOutcome::Connected => {
                 voters += 1;
                 None
             }
-            Story::Failed(_) => None,
+            _ => None,
         })
         .collect();
     waits.sort_unstable();
@@ -304,7 +373,7 @@ pub(crate) fn votes_in(refusal: &Refusal) -> Option<Duration> {
 }
 
 /// Rounds up to whole seconds, so that the announced time is never too short.
-fn round_up(time: Duration) -> Duration {
+pub(crate) fn round_up(time: Duration) -> Duration {
     Duration::from_secs(
         time.as_millis()
             .div_ceil(1000)

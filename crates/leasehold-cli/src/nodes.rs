@@ -44,11 +44,7 @@ impl NodeArgs {
     /// A client that does not acquire locks: to inspect, release and break them. Its TTL is not
     /// used, so a short restart guard must not cause an error.
     pub(crate) fn inspecting_client(&self) -> Result<Client, Failure> {
-        let options = Options::default();
-        match self.restart_guard {
-            Some(Guard::For(guard)) => self.client(options.ttl(guard.min(INSPECTING_TTL))),
-            _ => self.client(options),
-        }
+        Ok(self.resolve()?.inspecting()?.build()?)
     }
 
     /// A client of these nodes.
@@ -117,6 +113,15 @@ impl Deployment<'_> {
             true => STORE_PATIENCE,
             false => SERVER_PATIENCE,
         }
+    }
+
+    /// See [`NodeArgs::inspecting_client`].
+    pub(crate) fn inspecting(&self) -> Result<Builder, Failure> {
+        let options = Options::default();
+        Ok(self.builder()?.options(match self.args.restart_guard {
+            Some(Guard::For(guard)) => options.ttl(guard.min(INSPECTING_TTL)),
+            _ => options,
+        }))
     }
 
     /// A client of these nodes.

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,6 +14,21 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 const MAX_LINES: usize = 1000;
 /// How long to wait at exit until the queued lines are written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Whether stdout was closed when this process started. The runtime of Rust then opens `/dev/null` in
+/// its place, for reading and writing, so that no other file gets its number. A shell opens it only
+/// for writing (`> /dev/null`). What else opens it for both is a daemon that discards all output, which
+/// comes to the same.
+pub(crate) fn stdout_was_closed() -> bool {
+    let stdout = std::io::stdout();
+    let read_write = fcntl(&stdout, FcntlArg::F_GETFL)
+        .is_ok_and(|flags| OFlag::from_bits_retain(flags) & OFlag::O_ACCMODE == OFlag::O_RDWR);
+    let is_null = || {
+        let stdout = File::from(stdout.as_fd().try_clone_to_owned()?).metadata()?;
+        Ok::<_, std::io::Error>(stdout.rdev() == std::fs::metadata("/dev/null")?.rdev())
+    };
+    read_write && is_null().unwrap_or(false)
+}
 
 static STDERR: LineWriter = LineWriter::new();
 static EVENTS: LineWriter = LineWriter::new();

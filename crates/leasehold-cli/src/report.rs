@@ -1,15 +1,17 @@
 //! Reports about a lock: text on stderr, or events as JSON.
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anstyle::{AnsiColor, Style};
 use leasehold::node::Vote;
-use leasehold::{Holder, Lease, NodeReport, Sighting, Story};
+use leasehold::{Holder, NodeOutcome, NodeReport, Sighting};
 use serde::Serialize;
 
 use crate::args::ReportArgs;
 use crate::exit::Failure;
+use crate::held::Held;
 use crate::messages;
 use crate::output::{write_event, write_stderr};
 
@@ -58,6 +60,9 @@ pub(crate) fn print_stdout(text: &[u8]) -> std::io::Result<Stdout> {
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event<'a> {
     Waiting {
+        /// The lock that is held, if this process wants several.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lock: Option<&'a str>,
         holder: Option<HolderJson>,
         /// The number of waiters ahead of this one.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,6 +80,9 @@ pub(crate) enum Event<'a> {
     },
     Acquired {
         token: u64,
+        /// The tokens of all locks, if there are several.
+        #[serde(skip_serializing_if = "<[_]>::is_empty")]
+        tokens: &'a [u64],
         deadline_ms: u64,
         waited_ms: u64,
     },
@@ -90,6 +98,9 @@ pub(crate) enum Event<'a> {
     },
     /// The lease was lost, or the command is being stopped because the lease cannot be renewed.
     Lost {
+        /// The lock whose lease was lost, if it is one of several and known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lock: Option<&'a str>,
         why: &'a str,
         /// The current holder, if the nodes report one.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,6 +117,21 @@ pub(crate) enum Event<'a> {
         held_ms: u64,
         was_lost: bool,
     },
+    /// The output of the command was stored.
+    Stored {
+        bytes: usize,
+        for_ms: u64,
+    },
+    /// The stored output of another run is printed.
+    Found {
+        token: u64,
+        bytes: usize,
+        age_ms: u64,
+    },
+    /// The next campaign of `elect` begins after this time.
+    Pausing {
+        pause_ms: u64,
+    },
     Error {
         code: u8,
         message: &'a str,
@@ -116,6 +142,9 @@ pub(crate) enum Event<'a> {
 struct Line<'a> {
     time_ms: u64,
     name: &'a str,
+    /// All names, if there are several.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    names: &'a [String],
     #[serde(flatten)]
     event: Event<'a>,
 }
@@ -131,23 +160,23 @@ impl NodeJson {
     /// The errors of all nodes that failed or do not vote yet. If there are none, the nodes that have
     /// not answered.
     pub(crate) fn failing(reports: &[NodeReport]) -> Vec<Self> {
-        let select = |wanted: fn(&Story) -> bool| -> Vec<Self> {
-            let reports = reports.iter().filter(|report| wanted(&report.story));
+        let select = |wanted: fn(&NodeOutcome) -> bool| -> Vec<Self> {
+            let reports = reports.iter().filter(|report| wanted(&report.outcome));
             reports
                 .map(|report| Self {
                     node: report.node.clone(),
-                    error: messages::node_outcome(&report.story),
+                    error: messages::node_outcome(&report.outcome),
                 })
                 .collect()
         };
-        let failing = select(|story| {
+        let failing = select(|outcome| {
             matches!(
-                story,
-                Story::Failed(_) | Story::Voted(Vote::Quarantined { .. })
+                outcome,
+                NodeOutcome::Failed(_) | NodeOutcome::Voted(Vote::Quarantined { .. })
             )
         });
         match failing.is_empty() {
-            true => select(|story| *story == Story::Pending),
+            true => select(|outcome| *outcome == NodeOutcome::Pending),
             false => failing,
         }
     }
@@ -173,8 +202,20 @@ pub(crate) struct HolderJson {
     label: Option<String>,
     token: Option<u64>,
     since_ms: Option<u64>,
-    /// The holder has released the lock, and `--at-least-for` keeps it.
+    /// The holder has released the lock, and the name is kept.
     kept: bool,
+    /// The stored result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<ResultJson>,
+    /// The holder shares the lock with others.
+    shared: bool,
+}
+
+/// A stored result, without its bytes.
+#[derive(Serialize)]
+pub(crate) struct ResultJson {
+    at_ms: u64,
+    bytes: usize,
 }
 
 impl HolderJson {
@@ -196,6 +237,11 @@ impl From<&Holder> for HolderJson {
             token: holder.token,
             since_ms: holder.since().map(unix_ms),
             kept: holder.kept,
+            result: holder.result.as_ref().map(|result| ResultJson {
+                at_ms: unix_ms(result.at),
+                bytes: result.bytes.len(),
+            }),
+            shared: holder.shared,
         }
     }
 }
@@ -208,14 +254,19 @@ enum Level {
     Json,
 }
 
-/// Reports what happens to one lock, at the level that the user chose.
+/// Reports what happens to a lock, or to several that are held together, at the level that the user
+/// chose.
 pub(crate) struct Reporter {
     level: Level,
-    name: String,
+    /// At least one.
+    names: Vec<String>,
 }
 
 impl Reporter {
-    pub(crate) fn new(args: &ReportArgs, name: String) -> Self {
+    pub(crate) fn new(
+        args: &ReportArgs,
+        names: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Self {
         if let Some(events) = &args.events_fd {
             events.install();
         }
@@ -225,11 +276,33 @@ impl Reporter {
             ReportArgs { verbose: true, .. } => Level::Verbose,
             _ => Level::Normal,
         };
-        Self { level, name }
+        let name = |name: &OsStr| name.to_string_lossy().into_owned();
+        let names = names.into_iter().map(|one| name(one.as_ref())).collect();
+        Self { level, names }
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.name
+    /// All names, for a message: `` `a`, `b` and `c` ``.
+    pub(crate) fn names(&self) -> String {
+        let quoted: Vec<_> = self.names.iter().map(|name| format!("`{name}`")).collect();
+        match &*quoted {
+            [before @ .., last] if !before.is_empty() => {
+                format!("{} and {last}", before.join(", "))
+            }
+            one => one.concat(),
+        }
+    }
+
+    /// All names, or none if there is only one.
+    fn several(&self) -> &[String] {
+        match &*self.names {
+            [_] => &[],
+            names => names,
+        }
+    }
+
+    /// Whether there are several names, so that an event or a message about one of them names it.
+    pub(crate) fn has_several(&self) -> bool {
+        !self.several().is_empty()
     }
 
     /// Reports a step, which is printed with `-v`.
@@ -249,15 +322,25 @@ impl Reporter {
         self.report(event, &[Level::Verbose, Level::Normal, Level::Quiet], text);
     }
 
-    /// Reports that the lock was acquired.
-    pub(crate) fn acquired(&self, lease: &Lease, waited: Duration) {
+    /// Reports that the locks were acquired.
+    pub(crate) fn acquired(&self, held: &Held<'_>, waited: Duration) {
+        let tokens: Vec<_> = held.tokens().collect();
         let event = Event::Acquired {
-            token: lease.token(),
-            deadline_ms: unix_ms(SystemTime::now() + lease.remaining()),
+            token: tokens.first().copied().unwrap_or_default(),
+            tokens: match self.has_several() {
+                true => &tokens,
+                false => &[],
+            },
+            deadline_ms: unix_ms(SystemTime::now() + held.remaining()),
             waited_ms: millis(waited),
         };
         self.step(event, || {
-            format!("acquired `{}`, token {}", self.name, lease.token())
+            let text: Vec<_> = tokens.iter().map(ToString::to_string).collect();
+            let word = match &*tokens {
+                [_] => "token",
+                _ => "tokens",
+            };
+            format!("acquired {}, {word} {}", self.names(), text.join(", "))
         });
     }
 
@@ -288,7 +371,8 @@ impl Reporter {
         }
         let line = Line {
             time_ms: unix_ms(SystemTime::now()),
-            name: &self.name,
+            name: self.names.first().map_or("", String::as_str),
+            names: self.several(),
             event,
         };
         // Text and numbers can always be serialised.

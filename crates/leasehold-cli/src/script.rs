@@ -8,11 +8,13 @@ use std::time::{Duration, SystemTime};
 use leasehold::{Detached, Error, LockState, Moment, Name, Options, Released};
 use serde::Serialize;
 
-use crate::acquire::{Acquired, LockRequest, enclosed, shut_down};
+use crate::acquire::{Acquired, LockRequest, TheLock, enclosed, mode_of, shut_down};
 use crate::args::{Acquire, Extend, LeaseFormat, Owned, Release};
 use crate::exit::{Failure, INTERNAL, LOST, Outcome};
+use crate::held::Held;
 use crate::messages;
 use crate::nested::Enclosing;
+use crate::output;
 use crate::report::{self, Reporter, Stdout, millis, unix_ms};
 use crate::signals::SignalStreams;
 
@@ -27,7 +29,7 @@ struct Printed<'a> {
 }
 
 pub(crate) async fn acquire(args: Acquire) -> Outcome {
-    let reporter = Reporter::new(&args.report, args.name.to_string_lossy().into_owned());
+    let reporter = Reporter::new(&args.report, [&args.name]);
     match acquire_and_print(&args, &reporter).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(failure) => {
@@ -53,6 +55,12 @@ async fn acquire_and_print(args: &Acquire, reporter: &Reporter) -> Result<(), Fa
              without the lock; use another exit code, or -o json",
         ));
     }
+    if output::stdout_was_closed() {
+        return Err(Failure::new(
+            INTERNAL,
+            "stdout is closed, so the lease cannot be printed; nothing was acquired",
+        ));
+    }
     let nodes = args.nodes.resolve()?;
     let options = Options::default().ttl(args.ttl);
     let options = args.waiting.options(&nodes, options);
@@ -65,16 +73,25 @@ async fn acquire_and_print(args: &Acquire, reporter: &Reporter) -> Result<(), Fa
         enclosing: Enclosing::runs(),
         reporter,
         started: Moment::now(),
+        wanted: TheLock {
+            mode: mode_of(args.shared),
+        },
     };
     let (client, lease) = match request.acquire(&mut SignalStreams::start()?).await? {
-        Acquired::Lease(client, lease) => (client, lease),
-        Acquired::Enclosed(token) => return Err(enclosed(reporter.name(), token)),
+        Acquired::Got(client, lease) => (client, lease),
+        Acquired::Enclosed(lease) => return Err(enclosed(reporter, &lease)),
     };
     let waited = Moment::now().saturating_duration_since(request.started);
-    reporter.acquired(&lease, waited);
+    reporter.acquired(&Held::one(&lease), waited);
     let remaining = lease.remaining();
     let lease = lease.detach().await?;
-    let printed = match print(&args.name, &lease, args.ttl, remaining, args.output) {
+    let printed = match print(
+        &args.name,
+        &lease,
+        args.ttl,
+        deadline_ms(remaining),
+        args.output,
+    ) {
         Ok(Stdout::Closed) => Err(Failure::new(
             INTERNAL,
             "stdout was closed before the lease was printed; the lock was released",
@@ -110,7 +127,11 @@ async fn extend_and_print(args: &Extend) -> Outcome {
         }
         extended => extended?,
     };
-    print(&args.owned.name, &lease, args.ttl, remaining, args.output)?;
+    // What is known of the lease still holds.
+    let (known_ttl, known_deadline_ms) = args.owned.known();
+    let deadline_ms = deadline_ms(remaining).max(known_deadline_ms);
+    let ttl = args.ttl.max(known_ttl);
+    print(&args.owned.name, &lease, ttl, deadline_ms, args.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -123,11 +144,11 @@ pub(crate) async fn release(args: Release) -> Outcome {
     let (name, token) = (lease.name().clone(), lease.token());
     let released = lease.release().await;
     let failure = match released {
-        Ok(Released::Released) => None,
         Ok(Released::WasLost) => {
             let now = client.inspect(args.owned.name.as_bytes()).await?;
             Some(not_owned(&name, token, now.state()))
         }
+        Ok(_) => None,
         Err(error) => Some(error.into()),
     };
     shut_down(&client).await;
@@ -138,9 +159,9 @@ pub(crate) async fn release(args: Release) -> Outcome {
 fn not_owned(name: &Name, token: u64, now: LockState<'_>) -> Failure {
     let text = match now {
         LockState::Held(lock) => format!(
-            "not the owner of `{name}`: it is held by {} (owner {}); the lease with token {token} \
+            "not the owner of `{name}`: it is {} (owner {}); the lease with token {token} \
              has ended, or belongs to another lock",
-            messages::holder_of(lock),
+            messages::lock_held_by(lock),
             lock.owner_id()
         ),
         LockState::NotHeld => format!(
@@ -153,11 +174,28 @@ fn not_owned(name: &Name, token: u64, now: LockState<'_>) -> Failure {
 }
 
 impl Owned {
+    /// Whether the owner is that of the lease in the environment.
+    fn is_in_environment(&self) -> bool {
+        std::env::var("LEASEHOLD_OWNER").is_ok_and(|owner| owner == self.owner)
+    }
+
+    /// The TTL and the deadline of the lease in the environment, if it is this lease: a shorter
+    /// `--ttl` shortens neither. Zero if they are not known.
+    fn known(&self) -> (Duration, u64) {
+        let variable = |name| {
+            std::env::var(name)
+                .ok()
+                .filter(|_| self.is_in_environment())
+        };
+        let ttl = variable("LEASEHOLD_TTL").and_then(|ttl| crate::args::duration(&ttl).ok());
+        let deadline_ms = variable("LEASEHOLD_DEADLINE_MS").and_then(|ms| ms.parse().ok());
+        (ttl.unwrap_or_default(), deadline_ms.unwrap_or_default())
+    }
+
     /// Checks that an owner from the environment belongs to this lock.
     fn check(&self) -> Result<(), Failure> {
         let of = std::env::var_os("LEASEHOLD_NAME");
-        let given = std::env::var("LEASEHOLD_OWNER").is_ok_and(|owner| owner == self.owner);
-        match of.filter(|of| given && *of != self.name) {
+        match of.filter(|of| self.is_in_environment() && *of != self.name) {
             None => Ok(()),
             Some(of) => Err(Failure::usage(format!(
                 "LEASEHOLD_OWNER is the owner of `{}` (LEASEHOLD_NAME), not of `{}`; use --owner",
@@ -168,11 +206,15 @@ impl Owned {
     }
 }
 
+fn deadline_ms(remaining: Duration) -> u64 {
+    unix_ms(SystemTime::now() + remaining)
+}
+
 fn print(
     name: &OsStr,
     lease: &Detached,
     ttl: Duration,
-    remaining: Duration,
+    deadline_ms: u64,
     format: LeaseFormat,
 ) -> Result<Stdout, Failure> {
     let printed = Printed {
@@ -180,7 +222,7 @@ fn print(
         owner: lease.owner(),
         token: lease.token(),
         ttl_ms: millis(ttl),
-        deadline_ms: unix_ms(SystemTime::now() + remaining),
+        deadline_ms,
     };
     let mut text = Vec::new();
     match format {

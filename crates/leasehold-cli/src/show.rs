@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use leasehold::node::NodeError;
-use leasehold::{Client, Inspection, Listing, LockState, Sighting};
+use leasehold::{Builder, Client, Inspection, Listing, LockState, Sighting, StoredResult};
 use serde::Serialize;
 use wildmatch::WildMatch;
 
@@ -20,16 +20,29 @@ use crate::report::{HolderJson, Stdout, millis, print_message, print_stdout, sho
 #[derive(Serialize)]
 struct LockJson {
     name: String,
+    /// The number of the permit, if it is one of a semaphore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    permit: Option<u32>,
     /// `None` if not enough nodes answered.
     held: Option<bool>,
     state: &'static str,
     owner: Option<String>,
     holder: Option<HolderJson>,
     remaining_ms: Option<u64>,
+    /// The readers, if the lock is shared.
+    readers: Vec<ReaderJson>,
     waiters: Option<usize>,
     votes: usize,
     majority: usize,
     nodes: Vec<NodeJson>,
+}
+
+/// A reader in the JSON output.
+#[derive(Serialize)]
+struct ReaderJson {
+    owner: String,
+    holder: HolderJson,
+    remaining_ms: Option<u64>,
 }
 
 /// The answer of one node in the JSON output.
@@ -40,19 +53,50 @@ struct NodeJson {
     remaining_ms: Option<u64>,
     fence: Option<u64>,
     error: Option<String>,
+    /// When the node votes, if it does not yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    votes_in_ms: Option<u64>,
 }
 
+/// The nodes that do not vote yet, and when they do.
+type NotVoting = Vec<(String, Duration)>;
+
 pub(crate) async fn show(args: Show) -> Outcome {
-    let client = args.nodes.inspecting_client()?;
+    let nodes = args.nodes.resolve()?;
+    let client = nodes.inspecting()?.build()?;
+    if args.permits {
+        let format = match args.output {
+            Format::Json => ListFormat::Json,
+            Format::Wide => ListFormat::Wide,
+            _ => ListFormat::Table,
+        };
+        return repeat(&args.watching, args.output == Format::Json, async || {
+            let permits = client.inspect_permits(args.name.as_bytes()).await?;
+            Ok((list(permits, format, true)?, true))
+        })
+        .await;
+    }
     repeat(&args.watching, args.output == Format::Json, async || {
-        let inspection = client.inspect(args.name.as_bytes()).await?;
+        let inspecting = client.inspect(args.name.as_bytes());
+        let (inspection, not_voting) = tokio::join!(inspecting, not_voting(nodes.inspecting()?));
+        let inspection = inspection?;
         let text = match args.output {
-            Format::Json => json(&lock_json(&inspection))?,
-            format => page(&inspection, format),
+            Format::Json => json(&lock_json(&inspection, &not_voting))?,
+            format => page(&inspection, format, &not_voting),
         };
         Ok((text, inspection.is_conclusive()))
     })
     .await
+}
+
+/// The nodes that do not vote yet. A node that does not answer is left out: the inspection says why.
+async fn not_voting(nodes: Builder) -> NotVoting {
+    let answers = nodes.votes_in().await.unwrap_or_default();
+    let waits = answers.into_iter().filter_map(|(node, votes_in)| {
+        let votes_in = votes_in.ok().filter(|time| !time.is_zero())?;
+        Some((node, votes_in))
+    });
+    waits.collect()
 }
 
 pub(crate) async fn ls(args: Ls) -> Outcome {
@@ -62,22 +106,32 @@ pub(crate) async fn ls(args: Ls) -> Outcome {
         &args.watching,
         args.output == ListFormat::Json,
         async || {
-            let Listing { locks, missing, .. } = listed(&client, &pattern).await?;
-            for (node, error) in missing {
-                let error = messages::node_error(&error);
-                print_message(format!("warning: {node} did not answer ({error})"));
-            }
-            let names = || locks.iter().map(|lock| format!("{}\n", lock.name));
-            let text = match args.output {
-                ListFormat::Json => json(&locks.iter().map(lock_json).collect::<Vec<_>>())?,
-                ListFormat::Name => names().collect(),
-                ListFormat::Wide => table(&locks, true, !args.no_headers),
-                ListFormat::Table => table(&locks, false, !args.no_headers),
-            };
-            Ok((text, true))
+            let listing = listed(&client, &pattern).await?;
+            Ok((list(listing, args.output, !args.no_headers)?, true))
         },
     )
     .await
+}
+
+/// Prints warnings about nodes that did not answer, and returns the locks as text.
+fn list(listing: Listing, format: ListFormat, with_header: bool) -> Result<String, Failure> {
+    let Listing { locks, missing, .. } = listing;
+    for (node, error) in missing {
+        let error = messages::node_error(&error);
+        print_message(format!("warning: {node} did not answer ({error})"));
+    }
+    Ok(match format {
+        ListFormat::Json => {
+            let locks = locks.iter().map(|lock| lock_json(lock, &[]));
+            json(&locks.collect::<Vec<_>>())?
+        }
+        ListFormat::Name => locks
+            .iter()
+            .map(|lock| format!("{}\n", lock.name))
+            .collect(),
+        ListFormat::Wide => table(&locks, true, with_header),
+        ListFormat::Table => table(&locks, false, with_header),
+    })
 }
 
 /// Lists the locks whose names match. Names do not include the prefix.
@@ -110,9 +164,7 @@ async fn repeat(
             false => ExitCode::from(UNAVAILABLE),
         };
         match (print_stdout(page.as_bytes())?, watching.watch) {
-            (Stdout::Open, Some(pause)) => {
-                tokio::time::sleep(pause.max(Duration::from_millis(10))).await;
-            }
+            (Stdout::Open, Some(pause)) => tokio::time::sleep(pause).await,
             _ => return Ok(code),
         }
     }
@@ -121,10 +173,13 @@ async fn repeat(
 /// The state in one word.
 fn state(inspection: &Inspection) -> &'static str {
     match inspection.state() {
+        LockState::Held(lock) if lock.holder.result.is_some() => "result",
+        LockState::Held(_) if readers(inspection).iter().any(|r| !r.holder.kept) => "shared",
         LockState::Held(lock) if lock.holder.kept => "kept",
         LockState::Held(_) => "held",
         LockState::NotHeld if inspection.sightings().next().is_some() => "split",
         LockState::NotHeld => "free",
+        _ if messages::is_of_another_type(inspection) => "wrong-type",
         _ => "unknown",
     }
 }
@@ -132,8 +187,14 @@ fn state(inspection: &Inspection) -> &'static str {
 /// The state with an explanation.
 fn state_text(inspection: &Inspection) -> String {
     match state(inspection) {
-        "kept" => "kept: released, but not free until its --at-least-for has passed".to_owned(),
+        "kept" => "kept: released, but not free until `left` is over".to_owned(),
+        "result" => "result: stored by `once`, and kept until its period is over".to_owned(),
+        "shared" => match readers(inspection).len() {
+            1 => "shared: 1 reader".to_owned(),
+            count => format!("shared: {count} readers"),
+        },
         "split" => "not held: no owner has a majority of the nodes".to_owned(),
+        "wrong-type" => "wrong type: not a lock".to_owned(),
         "unknown" => {
             let missing: Vec<_> = inspection.missing().map(|(node, _)| node).collect();
             let missing = missing.join(", ");
@@ -160,10 +221,19 @@ fn table(held: &[Inspection], wide: bool, with_header: bool) -> String {
         let Some(lock) = lock else { continue };
         let mut row = vec![
             inspection.name.to_string(),
-            state(inspection).to_owned(),
-            holder(lock),
-            since(lock),
-            left(lock),
+            match inspection.permit {
+                Some(permit) => format!("permit {permit} {}", state(inspection)),
+                None => state(inspection).to_owned(),
+            },
+            match readers(inspection).len() {
+                0 | 1 => holder(lock),
+                count => format!("{} and {} more", holder(lock), count - 1),
+            },
+            match &lock.holder.result {
+                Some(result) => result_text(result),
+                None => since(lock),
+            },
+            left_text(free_in(inspection, lock)),
         ];
         if wide {
             row.extend([
@@ -181,14 +251,25 @@ fn table(held: &[Inspection], wide: bool, with_header: bool) -> String {
     table.to_string()
 }
 
-fn page(inspection: &Inspection, format: Format) -> String {
+fn page(inspection: &Inspection, format: Format, not_voting: &[(String, Duration)]) -> String {
     let mut table = plain_table();
     table.add_row(vec!["name", &inspection.name.to_string()]);
     let lock = inspection.lock();
     table.add_row(vec!["state", &state_text(inspection)]);
-    if let Some(lock) = lock {
+    let readers = readers(inspection);
+    for reader in &readers {
+        table.add_row(vec!["reader", &reader_text(reader)]);
+    }
+    if let Some(lock) = lock.filter(|_| !readers.is_empty()) {
+        if let Some(waiters) = lock.waiters {
+            table.add_row(vec!["waiters", &waiters.to_string()]);
+        }
+    } else if let Some(lock) = lock {
         table.add_row(vec!["holder", &holder(lock)]);
-        table.add_row(vec!["since", &since(lock)]);
+        match &lock.holder.result {
+            Some(result) => table.add_row(vec!["result", &result_text(result)]),
+            None => table.add_row(vec!["since", &since(lock)]),
+        };
         table.add_row(vec!["left", &left(lock)]);
         if let Some(token) = lock.holder.token {
             table.add_row(vec!["token", &token.to_string()]);
@@ -199,21 +280,58 @@ fn page(inspection: &Inspection, format: Format) -> String {
         }
     }
     let several = inspection.nodes.len() > 1 || !inspection.is_conclusive();
-    if several || format == Format::Wide {
+    if several || format == Format::Wide || !not_voting.is_empty() {
         for (node, seen) in &inspection.nodes {
             table.add_row(vec![
                 "node".to_owned(),
-                format!("{node}: {}", node_text(seen)),
+                match votes_in(not_voting, node) {
+                    None => format!("{node}: {}", node_text(seen)),
+                    Some(time) => {
+                        let time = short(messages::round_up(time));
+                        format!("{node}: {}; votes in {time}", node_text(seen))
+                    }
+                },
             ]);
         }
     }
     table.to_string()
 }
 
-fn node_text(seen: &Result<Option<Sighting>, NodeError>) -> String {
-    match seen {
-        Ok(None) => "free".to_owned(),
-        Ok(Some(lock)) => {
+/// When a node votes, if it does not yet.
+fn votes_in(not_voting: &[(String, Duration)], node: &str) -> Option<Duration> {
+    let (_, time) = not_voting.iter().find(|(label, _)| label == node)?;
+    Some(*time)
+}
+
+/// The readers that share the lock. Empty if the lock has one owner.
+fn readers(inspection: &Inspection) -> Vec<&Sighting> {
+    let mut holders = inspection.holders();
+    holders.retain(|holder| holder.holder.shared);
+    holders
+}
+
+fn reader_text(reader: &Sighting) -> String {
+    let kept = if reader.holder.kept { ", kept" } else { "" };
+    let token = reader
+        .holder
+        .token
+        .map_or(String::new(), |token| format!(", token {token}"));
+    let (who, left, owner) = (holder(reader), left(reader), reader.owner_id());
+    format!("{who}{kept}{token}, {left} left, owner {owner}")
+}
+
+fn node_text(seen: &Result<Vec<Sighting>, NodeError>) -> String {
+    match seen.as_deref() {
+        Ok([]) => "free".to_owned(),
+        Ok([lock, ..]) if lock.holder.shared => {
+            let count = seen.as_ref().map_or(0, Vec::len);
+            let fence = lock
+                .fence
+                .map_or(String::new(), |fence| format!(", fence {fence}"));
+            let s = if count == 1 { "" } else { "s" };
+            format!("shared by {count} reader{s}{fence}")
+        }
+        Ok([lock, ..]) => {
             let fence = lock
                 .fence
                 .map_or(String::new(), |fence| format!(", fence {fence}"));
@@ -252,8 +370,27 @@ fn since(lock: &Sighting) -> String {
     format!("{time} ({} ago)", short(age))
 }
 
+/// When a result was stored, and how long it is.
+fn result_text(result: &StoredResult) -> String {
+    let time = humantime::format_rfc3339_seconds(result.at);
+    let age = short(result.at.elapsed().unwrap_or_default());
+    format!("{time} ({age} ago, {} bytes)", result.bytes.len())
+}
+
 fn left(lock: &Sighting) -> String {
-    lock.remaining.map_or("no TTL".into(), short)
+    left_text(lock.remaining)
+}
+
+fn left_text(remaining: Option<Duration>) -> String {
+    remaining.map_or("no TTL".into(), short)
+}
+
+/// The time until a lock expires unless it is renewed: if it is shared, until the last of its readers
+/// does.
+fn free_in(inspection: &Inspection, lock: &Sighting) -> Option<Duration> {
+    let readers = readers(inspection);
+    let last = readers.iter().filter_map(|reader| reader.remaining).max();
+    last.or(lock.remaining)
 }
 
 fn votes(inspection: &Inspection, lock: &Sighting) -> usize {
@@ -262,30 +399,48 @@ fn votes(inspection: &Inspection, lock: &Sighting) -> usize {
     same.count()
 }
 
-fn lock_json(inspection: &Inspection) -> LockJson {
+fn lock_json(inspection: &Inspection, not_voting: &[(String, Duration)]) -> LockJson {
     let lock = inspection.lock();
     LockJson {
         name: inspection.name.to_string(),
+        permit: inspection.permit,
         held: inspection.is_conclusive().then_some(lock.is_some()),
         state: state(inspection),
         owner: lock.map(Sighting::owner_id),
         holder: lock.map(HolderJson::of),
-        remaining_ms: lock.and_then(|lock| lock.remaining).map(millis),
+        remaining_ms: lock.and_then(|lock| free_in(inspection, lock)).map(millis),
+        readers: readers(inspection).into_iter().map(reader_json).collect(),
         waiters: lock.and_then(|lock| lock.waiters),
         votes: lock.map_or(0, |lock| votes(inspection, lock)),
         majority: inspection.majority(),
-        nodes: inspection.nodes.iter().map(node_json).collect(),
+        nodes: inspection
+            .nodes
+            .iter()
+            .map(|node| NodeJson {
+                votes_in_ms: votes_in(not_voting, &node.0).map(millis),
+                ..node_json(node)
+            })
+            .collect(),
     }
 }
 
-fn node_json((node, seen): &(String, Result<Option<Sighting>, NodeError>)) -> NodeJson {
-    let lock = seen.as_ref().ok().and_then(Option::as_ref);
+fn reader_json(reader: &Sighting) -> ReaderJson {
+    ReaderJson {
+        owner: reader.owner_id(),
+        holder: HolderJson::of(reader),
+        remaining_ms: reader.remaining.map(millis),
+    }
+}
+
+fn node_json((node, seen): &(String, Result<Vec<Sighting>, NodeError>)) -> NodeJson {
+    let lock = seen.as_ref().ok().and_then(|seen| seen.first());
     NodeJson {
         node: node.clone(),
         owner: lock.map(Sighting::owner_id),
         remaining_ms: lock.and_then(|lock| lock.remaining).map(millis),
         fence: lock.and_then(|lock| lock.fence),
         error: seen.as_ref().err().map(messages::node_error),
+        votes_in_ms: None,
     }
 }
 

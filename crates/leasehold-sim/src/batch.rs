@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::bug::Bug;
 use crate::fault::FaultCounts;
+use crate::message::SentCounts;
 use crate::plan::Mode;
 use crate::stage::{Report, run};
 use crate::sync::locked;
@@ -21,10 +22,12 @@ pub struct Totals {
     pub handed_over: [u64; 2],
     /// How often the order of the line was checked, by mode.
     pub orders_seen: [u64; 2],
-    /// How often each kind of fault struck, by mode.
+    /// How often each kind of fault occurred, by mode.
     pub faults: [FaultCounts; 2],
-    /// In how many runs each kind of fault struck, by mode.
+    /// In how many runs each kind of fault occurred, by mode.
     pub runs_with: [FaultCounts; 2],
+    /// How calls were sent.
+    pub sent: SentCounts,
     /// The simulated time.
     pub simulated: Duration,
     /// The number of events.
@@ -45,6 +48,7 @@ impl Totals {
                 self.runs_with[mode].add(fault);
             }
         }
+        self.sent.merge(&report.sent);
         self.simulated += report.simulated;
         self.events += report.events;
     }

@@ -5,13 +5,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Client, Error, Lease, Mutex, Options, Wait};
+use leasehold::Mode;
+use leasehold::{Client, Error, Lease, Mutex, Options, RwLock, Wait};
 
+use crate::bug::Bug;
 use crate::cancel::Cancel;
 use crate::clock::sleep;
 use crate::dice::Dice;
 use crate::fault::Fault;
-use crate::ledger::HoldingId;
+use crate::ledger::{Guard, HoldingId};
+use crate::plan::Kind;
 use crate::process::Process;
 use crate::resource::Resource;
 use crate::waiters::InLine;
@@ -29,8 +32,64 @@ pub struct Caller {
     pub dice: Dice,
 }
 
+/// The lock of a name, as a caller uses it.
+enum Lock {
+    /// Alone.
+    Mutex(Mutex),
+    /// Together with other readers.
+    Reader(RwLock),
+}
+
+impl Lock {
+    async fn try_lock(&self) -> Result<Option<Lease>, Error> {
+        match self {
+            Self::Mutex(mutex) => mutex.try_lock().await,
+            Self::Reader(lock) => lock.try_read().await,
+        }
+    }
+
+    async fn lock(&self) -> Result<Lease, Error> {
+        match self {
+            Self::Mutex(mutex) => mutex.lock().await,
+            Self::Reader(lock) => lock.read().await,
+        }
+    }
+
+    async fn lock_timeout(&self, timeout: Duration) -> Result<Lease, Error> {
+        match self {
+            Self::Mutex(mutex) => mutex.lock_timeout(timeout).await,
+            Self::Reader(lock) => lock.read_timeout(timeout).await,
+        }
+    }
+
+    async fn with(&self, work: impl AsyncFnOnce(&Lease)) -> Result<(), Error> {
+        match self {
+            Self::Mutex(mutex) => mutex.with(work).await,
+            Self::Reader(lock) => lock.with_read(work).await,
+        }
+    }
+}
+
+/// Whether the leases of a lock have tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fenced {
+    /// All of them.
+    Always,
+    /// Most of them.
+    Mostly,
+}
+
+/// The token of a lease, and how it is held.
+fn claim_of(lease: &Lease) -> (u64, Mode) {
+    let mode = match lease.is_shared() {
+        false => Mode::Exclusive,
+        true => Mode::Shared,
+    };
+    (lease.token(), mode)
+}
+
 /// A lease that a caller holds, until dropped.
-struct InHand {
+pub struct InHand {
     world: Arc<World>,
     id: HoldingId,
 }
@@ -58,8 +117,14 @@ impl Caller {
     }
 
     async fn one_use(&self) {
-        let name = self.dice.below(self.world.names.len());
-        let (mutex, stands) = self.mutex(name);
+        if self.wants_several() {
+            return self.use_several().await;
+        }
+        let name = self.dice.below(self.world.plan.names);
+        if let Kind::Semaphore { .. } = self.world.plan.kinds[name] {
+            return self.use_semaphore(name).await;
+        }
+        let (mutex, stands) = self.lock(name);
         if self.dice.chance(0.15) {
             return self.with(name, &mutex, stands).await;
         }
@@ -75,7 +140,7 @@ impl Caller {
     }
 
     /// Drops a future after a few polls.
-    async fn cancel<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+    pub async fn cancel<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let polls = self.dice.between(1, 8) as u32;
         let outcome = Cancel::after(polls, future).await;
         if outcome.is_none() {
@@ -86,7 +151,7 @@ impl Caller {
     }
 
     /// Drops a future after a while.
-    async fn abandon<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+    pub async fn abandon<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let most = self
             .dice
             .pick(&[Duration::from_millis(100), self.world.plan.ttl]);
@@ -105,7 +170,7 @@ impl Caller {
     async fn acquire(
         &self,
         name: usize,
-        mutex: &Mutex,
+        mutex: &Lock,
         stands: bool,
     ) -> Result<Option<Lease>, Error> {
         let ttl = self.world.plan.ttl;
@@ -118,16 +183,24 @@ impl Caller {
         }
     }
 
-    fn in_line(&self, name: usize) -> InLine {
+    /// Marks a lease as held, until dropped.
+    pub fn in_hand(&self, id: HoldingId) -> InHand {
+        InHand {
+            world: Arc::clone(&self.world),
+            id,
+        }
+    }
+
+    pub fn in_line(&self, name: usize) -> InLine {
         InLine::new(&self.world, &self.process, name)
     }
 
     /// Uses a lease, and ends it in one of several ways.
-    async fn hold(&self, name: usize, lease: Lease) {
+    pub async fn hold(&self, name: usize, lease: Lease) {
         let lease = Arc::new(lease);
-        let weak = Arc::downgrade(&lease);
-        let token = lease.token();
-        let id = self.world.granted(&self.process, name, token, Some(weak));
+        let guard = Guard::One(Arc::downgrade(&lease));
+        let claim = claim_of(&lease);
+        let id = self.world.granted(&self.process, name, claim, Some(guard));
         let in_hand = InHand {
             world: Arc::clone(&self.world),
             id,
@@ -135,10 +208,11 @@ impl Caller {
         {
             let work = self.work_with(name, &lease);
             let mut work = std::pin::pin!(work);
+            let (is_valid, token) = (|| lease.is_valid(), lease.token());
             let lost = tokio::select! {
                 biased;
                 () = lease.lost() => true,
-                () = self.while_valid(&lease, work.as_mut()) => false,
+                () = self.while_valid(is_valid, token, work.as_mut()) => false,
             };
             if lost {
                 self.world.loss_notified(id);
@@ -152,6 +226,17 @@ impl Caller {
         let Some(lease) = Arc::into_inner(lease) else {
             return;
         };
+        if self.downgrades(name, &lease) {
+            let downgrade = lease.downgrade();
+            let outcome = match self.dice.chance(self.world.plan.cancel) {
+                true => self.cancel(downgrade).await,
+                false => Some(downgrade.await),
+            };
+            if let Some(Ok(lease)) = outcome {
+                Box::pin(self.hold(name, lease)).await;
+            }
+            return;
+        }
         match self.dice.below(4) {
             0 => drop(lease),
             1 if self.dice.chance(self.world.plan.cancel) => {
@@ -163,18 +248,25 @@ impl Caller {
         }
     }
 
-    async fn with(&self, name: usize, mutex: &Mutex, stands: bool) {
+    /// Whether a writer becomes a reader when it is done.
+    fn downgrades(&self, name: usize, lease: &Lease) -> bool {
+        let may = self.world.plan.kinds.get(name) == Some(&Kind::Rw) && !lease.is_shared();
+        may && lease.token() > 0 && self.dice.chance(0.3)
+    }
+
+    async fn with(&self, name: usize, mutex: &Lock, stands: bool) {
         let mut in_line = stands.then(|| self.in_line(name));
         let done = mutex.with(async |lease| {
             drop(in_line.take());
-            let token = lease.token();
-            let id = self.world.granted(&self.process, name, token, None);
+            let claim = claim_of(lease);
+            let id = self.world.granted(&self.process, name, claim, None);
             let _in_hand = InHand {
                 world: Arc::clone(&self.world),
                 id,
             };
-            self.while_valid(lease, std::pin::pin!(self.work_with(name, lease)))
-                .await;
+            let work = std::pin::pin!(self.work_with(name, lease));
+            let is_valid = || lease.is_valid();
+            self.while_valid(is_valid, lease.token(), work).await;
         });
         // The lock may be held by another process, the lease lost, or a majority unreachable.
         let _ = done.await;
@@ -182,13 +274,17 @@ impl Caller {
 
     /// Polls the work, which must not be polled after the deadline of the lease by the process's
     /// own clock. A `select!` that polls `lost()` first guarantees that.
-    async fn while_valid(&self, lease: &Lease, mut work: Pin<&mut impl Future<Output = ()>>) {
+    pub async fn while_valid(
+        &self,
+        is_valid: impl Fn() -> bool,
+        token: u64,
+        mut work: Pin<&mut impl Future<Output = ()>>,
+    ) {
         poll_fn(|cx| {
-            if !lease.is_valid() {
+            if !is_valid() {
                 let what = format!(
-                    "{} continues its work after the deadline of its lease (token {})",
-                    self.process.label(),
-                    lease.token()
+                    "{} continues its work after the deadline of its lease (token {token})",
+                    self.process.label()
                 );
                 self.world.violate(crate::check::lost::PROMISE, what);
             }
@@ -198,13 +294,25 @@ impl Caller {
     }
 
     /// Reads and writes the resource, with pauses.
-    async fn work_with(&self, name: usize, lease: &Lease) {
-        let (world, process, token) = (&self.world, &self.process, lease.token());
+    pub async fn work_with(&self, name: usize, lease: &Lease) {
+        let (world, process) = (&self.world, &self.process);
+        let (token, mode) = claim_of(lease);
+        let mut seen = None;
         for _ in 0..self.dice.below(4) {
             // Without a token there is nothing that the resource could check.
             if token > 0
-                && let Some(value) = Resource::read(world, process, name, token).await
+                && let Some(value) = Resource::read(world, process, name, (token, mode)).await
             {
+                if mode == Mode::Shared {
+                    // Whatever a reader may see has not changed since it began.
+                    let first = *seen.get_or_insert(value);
+                    if first != value && world.bug != Some(Bug::ResourceUnfenced) {
+                        let what = format!("a reader saw {first} and then {value}");
+                        world.violate(crate::check::register::PROMISE, what);
+                    }
+                    self.pause(0.4).await;
+                    continue;
+                }
                 if self.dice.chance(0.3) {
                     self.pause(0.5).await;
                 }
@@ -223,7 +331,7 @@ impl Caller {
     }
 
     /// Pauses for up to `ttls` TTLs, by the process's timers.
-    async fn pause(&self, ttls: f64) {
+    pub async fn pause(&self, ttls: f64) {
         // Without faults no caller pauses: the promise of that phase is progress, not fairness.
         let ttls = if self.world.is_calm() {
             ttls / 20.0
@@ -234,27 +342,38 @@ impl Caller {
         sleep(&self.world, &self.process, span).await;
     }
 
-    /// A mutex, and whether its waiters stand in line.
-    fn mutex(&self, name: usize) -> (Mutex, bool) {
-        let mutex = self.client.mutex(self.world.names[name].as_bytes());
+    /// A lock, and whether its waiters stand in line.
+    fn lock(&self, name: usize) -> (Lock, bool) {
+        let reads = self.world.plan.kinds[name] == Kind::Rw && self.dice.chance(0.6);
+        let fenced = if reads {
+            Fenced::Always
+        } else {
+            Fenced::Mostly
+        };
+        let name = self.world.names[name].as_bytes();
         let how = self.dice.fraction();
-        let mutex = mutex.with_options(|options| match self.options(options) {
+        let change = |options: Options| match self.options(options, fenced) {
             options if how < 0.08 => options.wait(Wait::For(self.world.plan.ttl)).attempts(5),
             options if how < 0.2 => options.barging(),
             options if how < 0.3 => options.wait(Wait::For(self.world.plan.ttl)),
             options => options,
-        });
-        (mutex, how >= 0.2)
+        };
+        let lock = match reads {
+            false => Lock::Mutex(self.client.mutex(name).with_options(change)),
+            true => Lock::Reader(self.client.rw_lock(name).with_options(change)),
+        };
+        (lock, how >= 0.2)
     }
 
-    fn options(&self, options: Options) -> Options {
+    /// Options that are drawn at random.
+    pub fn options(&self, options: Options, fenced: Fenced) -> Options {
         let (dice, unit) = (&self.dice, self.world.plan.ttl);
         let ttl = dice.pick(&[unit / 2, unit, unit, unit * 2]);
         let mut options = options.ttl(ttl);
         if dice.chance(0.25) {
             options = options.without_renewal();
         }
-        if dice.chance(0.1) {
+        if fenced == Fenced::Mostly && dice.chance(0.1) {
             options = options.without_fencing();
         }
         if dice.chance(0.1) {
@@ -291,8 +410,8 @@ impl Caller {
     pub async fn far_client(self, patience: Duration) {
         let _busy = self.world.busy();
         self.pause(1.0).await;
-        for round in 0..3 * self.world.names.len() {
-            let name = round % self.world.names.len();
+        for round in 0..3 * self.world.plan.names {
+            let name = round % self.world.plan.names;
             if let Err(error) = self.take_for_a_moment(name, Some(patience)).await {
                 let (who, outcome) = (self.process.label(), outcome_of(&error));
                 let what = format!(
@@ -317,7 +436,9 @@ impl Caller {
         };
         drop(in_line);
         let in_hand = InHand {
-            id: self.world.granted(&self.process, name, lease.token(), None),
+            id: self
+                .world
+                .granted(&self.process, name, claim_of(&lease), None),
             world: Arc::clone(&self.world),
         };
         let moment = Duration::from_nanos(self.world.plan.latency);
@@ -330,7 +451,7 @@ impl Caller {
     /// Uses every connection once, whatever the result.
     pub async fn use_connections(self) {
         let _busy = self.world.busy();
-        for name in &self.world.names {
+        for name in &self.world.names[..self.world.plan.names] {
             // Nodes may be in quarantine, in which case there is no majority yet.
             let _ = self.client.mutex(name.as_bytes()).try_lock().await;
         }
@@ -341,12 +462,19 @@ impl Caller {
         let _busy = self.world.busy();
         let rounds = if self.world.plan.workers == 1 { 4 } else { 2 };
         for round in 0..rounds {
-            let name = (self.process.slot + round) % self.world.names.len();
+            if self.wants_several() {
+                self.probe_several(patience).await;
+                continue;
+            }
+            let name = (self.process.slot + round) % self.world.plan.names;
+            if let Kind::Semaphore { permits, .. } = self.world.plan.kinds[name] {
+                self.probe_semaphore(name, permits, patience).await;
+                continue;
+            }
             let ttl = self.world.plan.ttl * 2;
             let keep = self.world.plan.ttl.mul_f64(self.dice.fraction());
-            let mutex = self.client.mutex(self.world.names[name].as_bytes());
             let barges = self.dice.chance(0.1);
-            let mutex = mutex.with_options(|_| {
+            let change = |_| {
                 let mut options = options_of(&self.world, &self.process)
                     .ttl(ttl)
                     .outage_patience(patience);
@@ -358,7 +486,13 @@ impl Caller {
                     options = options.barging().retry_delay(self.world.plan.ttl / 3);
                 }
                 options
-            });
+            };
+            let key = self.world.names[name].as_bytes();
+            let reads = self.world.plan.kinds[name] == Kind::Rw && self.dice.chance(0.6);
+            let mutex = match reads {
+                false => Lock::Mutex(self.client.mutex(key).with_options(change)),
+                true => Lock::Reader(self.client.rw_lock(key).with_options(change)),
+            };
             match self.dice.below(10) {
                 0..3 => drop(self.cancel(mutex.lock()).await),
                 3 => drop(self.abandon(mutex.lock()).await),
@@ -396,7 +530,7 @@ pub fn options_of(world: &World, process: &Process) -> Options {
 }
 
 /// An error without the parts that differ from run to run.
-fn outcome_of(error: &Error) -> &'static str {
+pub fn outcome_of(error: &Error) -> &'static str {
     match error {
         Error::Held(_) => "held",
         Error::TimedOut { .. } => "timed out",

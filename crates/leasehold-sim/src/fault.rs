@@ -57,11 +57,14 @@ pub enum Fault {
     ForgotScripts,
     /// No requests are sent for so long that the nodes forget the tokens of names.
     Lull,
+    /// After a lull in which fences have nearly expired, the nodes' clocks jump ahead by up to an
+    /// hour, and back.
+    JumpThereAndBack,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Lost,
         Self::Delayed,
         Self::Repeated,
@@ -87,9 +90,10 @@ impl Fault {
         Self::Flushed,
         Self::ForgotScripts,
         Self::Lull,
+        Self::JumpThereAndBack,
     ];
 
-    /// The faults that strike at intervals, each at its own rate.
+    /// The faults that occur at intervals, each at its own rate.
     pub const STRIKING: [Self; 16] = [
         Self::Minority,
         Self::Majority,
@@ -115,7 +119,7 @@ impl Fault {
     pub fn is_beyond(self, guarded: bool) -> bool {
         match self {
             Self::CrashSnapshot | Self::CrashAmnesia | Self::RolledBack => !guarded,
-            Self::NodeStep | Self::Flushed => true,
+            Self::NodeStep | Self::Flushed | Self::JumpThereAndBack => true,
             _ => false,
         }
     }
@@ -149,11 +153,12 @@ impl fmt::Display for Fault {
             Self::Flushed => "FLUSHALL",
             Self::ForgotScripts => "scripts forgotten",
             Self::Lull => "lull of hours",
+            Self::JumpThereAndBack => "clocks jump there and back",
         })
     }
 }
 
-/// How often each kind of fault struck.
+/// How often each kind of fault occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts([u64; Fault::ALL.len()]);
 
@@ -170,12 +175,12 @@ impl FaultCounts {
         }
     }
 
-    /// How often this fault struck.
+    /// How often this fault occurred.
     pub fn of(&self, fault: Fault) -> u64 {
         self.0[fault as usize]
     }
 
-    /// How often any fault struck.
+    /// How often faults occurred.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

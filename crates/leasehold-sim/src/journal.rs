@@ -10,6 +10,7 @@ use crate::agenda::Nanos;
 use crate::check::{self, Check, Fact, Scene, Violation};
 use crate::fault::{Fault, FaultCounts};
 use crate::ledger::Ledger;
+use crate::message::SentCounts;
 use crate::plan::Mode;
 use crate::waiters::Attempt;
 
@@ -19,8 +20,10 @@ pub struct Journal {
     pub ledger: Ledger,
     /// The first request of each attempt, and when it was sent, by process, life, name and token.
     pub asked: BTreeMap<Attempt, (Verb, Nanos)>,
-    /// How often each kind of fault struck.
+    /// How often each kind of fault occurred.
     pub faults: FaultCounts,
+    /// How calls were sent.
+    pub sent: SentCounts,
     /// The first promise that was broken.
     pub violation: Option<Violation>,
     checks: Vec<Box<dyn Check>>,
@@ -35,6 +38,7 @@ impl Journal {
             ledger: Ledger::default(),
             asked: BTreeMap::new(),
             faults: FaultCounts::default(),
+            sent: SentCounts::default(),
             violation: None,
             checks: check::all(),
             timeline: timeline.then(String::new),

@@ -2,13 +2,53 @@
 
 use std::sync::{Arc, Weak};
 
-use leasehold::{Lease, Moment};
+use leasehold::Mode;
+use leasehold::{Lease, Leases, Moment, Name};
 
 use crate::agenda::Nanos;
 use crate::process::Process;
 
 /// Identifies a holding in the ledger.
 pub type HoldingId = usize;
+
+/// What a holder believes in.
+pub enum Guard {
+    /// A lease.
+    One(Weak<Lease>),
+    /// Leases of several names, of which this one is meant. If it is not among them, the holder
+    /// cannot know.
+    Several(Weak<Leases>, Name),
+    /// The lease with this key, which is one of several permits.
+    Permit(Weak<Leases>, Name),
+}
+
+impl Guard {
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::One(lease) => lease.upgrade().is_some_and(|lease| lease.is_valid()),
+            Self::Several(leases, name) => leases.upgrade().is_some_and(|leases| {
+                let lease = leases.get(name);
+                lease.map_or_else(|| leases.is_valid(), Lease::is_valid)
+            }),
+            Self::Permit(leases, key) => leases.upgrade().is_some_and(|leases| {
+                let mut leases = leases.iter();
+                leases.any(|lease| lease.key() == key && lease.is_valid())
+            }),
+        }
+    }
+
+    fn deadline(&self) -> Option<Moment> {
+        match self {
+            Self::One(lease) => Some(lease.upgrade()?.deadline()),
+            Self::Several(leases, name) => Some(leases.upgrade()?.get(name)?.deadline()),
+            Self::Permit(leases, key) => {
+                let leases = leases.upgrade()?;
+                let lease = leases.iter().find(|lease| lease.key() == key)?;
+                Some(lease.deadline())
+            }
+        }
+    }
+}
 
 /// A lease in the hands of a caller.
 pub struct Holding {
@@ -20,8 +60,10 @@ pub struct Holding {
     pub name: usize,
     /// The token.
     pub token: u64,
+    /// How the holder holds it.
+    pub mode: Mode,
     /// The lease, for inspection. Absent for `Mutex::with`, which does not expose it.
-    lease: Option<Weak<Lease>>,
+    guard: Option<Guard>,
     /// When the first request of its attempt was sent.
     pub began: Nanos,
     /// When the holder got it.
@@ -36,13 +78,12 @@ impl Holding {
     /// Whether the lease reports itself as valid: what the holder would see now, even if its
     /// process is paused.
     pub fn is_believed(&self) -> bool {
-        let lease = self.lease.as_ref().and_then(Weak::upgrade);
-        !self.over && lease.is_some_and(|lease| lease.is_valid())
+        !self.over && self.guard.as_ref().is_some_and(Guard::is_valid)
     }
 
     /// Until when the lease is valid.
     pub fn deadline(&self) -> Option<Moment> {
-        Some(self.lease.as_ref()?.upgrade()?.deadline())
+        self.guard.as_ref()?.deadline()
     }
 }
 
@@ -60,8 +101,8 @@ impl Ledger {
         &mut self,
         process: &Arc<Process>,
         name: usize,
-        token: u64,
-        lease: Option<Weak<Lease>>,
+        (token, mode): (u64, Mode),
+        guard: Option<Guard>,
         (began, granted): (Nanos, Nanos),
     ) -> HoldingId {
         let id = self.holdings.len();
@@ -70,7 +111,8 @@ impl Ledger {
             process: Arc::clone(process),
             name,
             token,
-            lease,
+            mode,
+            guard,
             began,
             granted,
             loss_notified: false,
@@ -85,11 +127,13 @@ impl Ledger {
         &self.holdings[id]
     }
 
-    /// The other holdings of the same name that are not over.
+    /// The other holdings that exclude this one and are not over: those of the same name, but not
+    /// readers among themselves.
     pub fn rivals(&self, id: HoldingId) -> impl Iterator<Item = &Holding> {
-        let name = self.holdings[id].name;
+        let Holding { name, mode, .. } = self.holdings[id];
         let live = self.live.iter().map(|live| &self.holdings[*live]);
-        live.filter(move |other| other.id != id && other.name == name)
+        let both_read = move |other: &Holding| (mode, other.mode) == (Mode::Shared, Mode::Shared);
+        live.filter(move |other| other.id != id && other.name == name && !both_read(other))
     }
 
     /// Whether a caller holds the name, or believes so.

@@ -1,8 +1,9 @@
 //! A seeded, deterministic simulator of leasehold.
 //!
-//! The library's own quorum, waiter, lease, keeper, janitor and mutex code runs on simulated
-//! nodes, a simulated network and simulated clocks, on one thread, from a seed. None of it is
-//! reimplemented for the simulation. Faults strike at rates that the seed determines, checkers
+//! The library's own quorum, waiter, lease, keeper, janitor and mutex code, and its link to a Redis
+//! server, run on simulated nodes, a simulated network and simulated clocks, on one thread, from a
+//! seed. None of it is reimplemented for the simulation. Faults occur at rates that the seed
+//! determines, checkers
 //! compare what happens with what is promised, and the same seed always gives the same run.
 //!
 //! ```
@@ -25,13 +26,18 @@ mod fault;
 mod journal;
 mod ledger;
 mod link;
+mod message;
 mod nemesis;
 mod network;
+mod once;
+mod permits;
 mod plan;
 mod process;
 mod record;
 mod resource;
+mod semaphore;
 mod server;
+mod several;
 mod stage;
 mod store;
 mod subscriber;
@@ -43,5 +49,6 @@ mod world;
 pub use bug::Bug;
 pub use check::{PROMISES, Violation};
 pub use fault::{Fault, FaultCounts};
+pub use message::SentCounts;
 pub use plan::{Mode, Plan};
 pub use stage::{Report, run};

@@ -69,14 +69,14 @@ fn strike(world: &Arc<World>, fault: Fault) {
         Fault::Slow => slow(world, slot, node),
         Fault::Flushed => flush(world, node),
         Fault::ForgotScripts => {
-            struck(world, fault, || format!("n{node} forgets its scripts"));
+            record(world, fault, || format!("n{node} forgets its scripts"));
             world.servers[node].forget_scripts();
         }
         _ => {}
     }
 }
 
-fn struck(world: &World, fault: Fault, line: impl FnOnce() -> String) {
+fn record(world: &World, fault: Fault, line: impl FnOnce() -> String) {
     world.strike(fault);
     world.note(|| format!("** {}", line()));
 }
@@ -99,7 +99,7 @@ fn cut_off(world: &Arc<World>, fault: Fault, count: usize, only: Option<usize>, 
     let nodes: Vec<_> = (first..first + count)
         .map(|node| node % world.plan.nodes)
         .collect();
-    struck(world, fault, || {
+    record(world, fault, || {
         let whom = only.map_or("all".to_owned(), |slot| format!("p{slot}"));
         format!("nodes {nodes:?} are cut off from {whom}")
     });
@@ -116,14 +116,14 @@ fn cut_off(world: &Arc<World>, fault: Fault, count: usize, only: Option<usize>, 
 fn one_way(world: &Arc<World>, slot: usize, node: usize) {
     let way = world.dice.pick(&[Way::There, Way::Back]);
     let until = world.agenda.now() + duration(world);
-    struck(world, Fault::OneWay, || {
+    record(world, Fault::OneWay, || {
         format!("p{slot} and n{node}: no messages {way:?}")
     });
     world.network.cut(slot, node, &[way], until);
 }
 
 fn hang_up(world: &Arc<World>, node: usize) {
-    struck(world, Fault::HungUp, || {
+    record(world, Fault::HungUp, || {
         format!("n{node} closes its connections")
     });
     for connection in world.network.connections_to(node) {
@@ -138,7 +138,7 @@ fn crash(world: &Arc<World>, node: usize, fault: Fault, memory: Memory) {
     if memory != Memory::Kept && !server.may_forget(now) || server.run().is_none() {
         return;
     }
-    struck(world, fault, || format!("n{node} crashes ({memory:?})"));
+    record(world, fault, || format!("n{node} crashes ({memory:?})"));
     // Connected processes are notified, or find out by themselves.
     if world.dice.chance(0.5) {
         for connection in world.network.connections_to(node) {
@@ -191,7 +191,7 @@ fn roll_back(world: &Arc<World>, node: usize) {
         let copy = world.servers[node].copy();
         world.agenda.enter(from, move |world| {
             if !world.is_calm() && world.servers[node].demote() {
-                struck(world, Fault::RolledBack, || {
+                record(world, Fault::RolledBack, || {
                     format!("n{node} becomes a replica")
                 });
             }
@@ -228,7 +228,7 @@ fn step_node(world: &Arc<World>, node: usize) {
     if target < offset && !server.remembers() {
         return;
     }
-    struck(world, Fault::NodeStep, || {
+    record(world, Fault::NodeStep, || {
         format!(
             "n{node}'s clock jumps by {} s",
             (target - offset) / 1_000_000
@@ -237,12 +237,31 @@ fn step_node(world: &Arc<World>, node: usize) {
     server.step_clock(target - offset);
 }
 
+/// The clocks of all nodes jump ahead. The nodes drop what has expired by then.
+pub fn jump_ahead(world: &Arc<World>, by_us: i64) {
+    record(world, Fault::JumpThereAndBack, || {
+        format!("all nodes' clocks jump ahead by {} s", by_us / 1_000_000)
+    });
+    world
+        .servers
+        .iter()
+        .for_each(|server| server.step_clock(by_us));
+}
+
+/// The clocks jump back, where the node has kept its memory. (Others stay ahead: their floor would
+/// be below what they granted.)
+pub fn jump_back(world: &Arc<World>, by_us: i64) {
+    world.note(|| "** the clocks jump back".to_owned());
+    let nodes = world.servers.iter().filter(|server| server.remembers());
+    nodes.for_each(|server| server.step_clock(-by_us));
+}
+
 fn step_client(world: &Arc<World>, slot: usize) {
     let wall_us = match world.plan.slow_walls {
         true => world.dice.signed(-YEARS_US, 0),
         false => world.dice.signed(-YEARS_US, YEARS_US),
     };
-    struck(world, Fault::ClientStep, || {
+    record(world, Fault::ClientStep, || {
         format!(
             "p{slot}'s wall clock is off by {} s now",
             wall_us / 1_000_000
@@ -256,7 +275,7 @@ fn pause(world: &Arc<World>, slot: usize, fault: Fault, how: Pause) {
     if !process.pause(how, world.agenda.now()) {
         return;
     }
-    struck(world, fault, || {
+    record(world, fault, || {
         format!("{} is paused ({how:?})", process.label())
     });
     let until = world.agenda.now() + duration(world);
@@ -277,7 +296,7 @@ fn kill(world: &Arc<World>, slot: usize, fault: Fault) {
     if process.is_dead() || !world.take_victim() {
         return;
     }
-    struck(world, fault, || format!("{} is killed", process.label()));
+    record(world, fault, || format!("{} is killed", process.label()));
     world.network.orphan(world, &process);
     process.kill();
     world.waiters().idle_since.clear();
@@ -349,7 +368,7 @@ fn slow(world: &Arc<World>, slot: usize, node: usize) {
         world
             .dice
             .pick(&[(true, false), (false, true), (false, true), (false, false)]);
-    struck(world, Fault::Slow, || {
+    record(world, Fault::Slow, || {
         let process = if any_process {
             "all".to_owned()
         } else {
@@ -379,7 +398,7 @@ fn slow(world: &Arc<World>, slot: usize, node: usize) {
 fn flush(world: &Arc<World>, node: usize) {
     let server = &world.servers[node];
     if server.may_forget(world.agenda.now()) {
-        struck(world, Fault::Flushed, || format!("n{node} is flushed"));
+        record(world, Fault::Flushed, || format!("n{node} is flushed"));
         server.flush();
     }
 }

@@ -1,22 +1,21 @@
 //! The network: connections that are slow, stall, break, and are cut off.
 //!
 //! A connection carries messages in order. A lost message takes everything behind it along, as on
-//! a real stream, or all of it arrives late, long after the sender's timeout. Only a message
-//! whose sender was told of a failure may take effect later, or twice: that is the contract of
-//! `leasehold::node::Node`.
+//! a real stream, or all of it arrives late, long after the sender's timeout. A request may take
+//! effect after its sender has closed the connection, or twice, but never after a later request of
+//! the same connection: that is the contract of `leasehold::node::link::Transport`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::agenda::Nanos;
-use crate::check::order;
 use crate::dice::Dice;
 use crate::fault::Fault;
 use crate::link::End;
+use crate::message::{Reply, Request};
 use crate::nemesis;
 use crate::plan::Plan;
 use crate::process::{Process, Source};
-use crate::server::{Reply, Request};
 use crate::subscriptions::Notification;
 use crate::sync::locked;
 use crate::world::World;
@@ -65,6 +64,8 @@ struct Connection {
     open: bool,
     /// Whether it is for a subscription.
     subscribes: bool,
+    /// Its latest message that took effect.
+    latest: u64,
     streams: [Stream; 2],
 }
 
@@ -124,6 +125,7 @@ impl Network {
             run: None,
             open: true,
             subscribes: false,
+            latest: 0,
             streams: Default::default(),
         };
         state.connections.insert(state.opened, connection);
@@ -229,6 +231,9 @@ impl Network {
     /// Handles a request that has arrived.
     fn arrive(&self, world: &Arc<World>, message: Message) {
         let id = message.connection;
+        if self.is_overtaken(&message) {
+            return;
+        }
         let Some((server, run, open)) = self.accept(world, &message) else {
             return self.refuse(world, id);
         };
@@ -242,11 +247,8 @@ impl Network {
             return self.refuse(world, id);
         };
         world.trace_vote(server, &message.request, &reply, !open);
-        if let Some(who) = world.servers[server].take_forgotten() {
-            world.violate(
-                order::PROMISE,
-                format!("node {server} forgot {who}, which was alive"),
-            );
+        if let Some((promise, what)) = world.servers[server].take_broken() {
+            world.violate(promise, format!("node {server} {what}"));
         }
         if let Reply::Hello { new: true, .. } = reply {
             // It grants only tokens that are far ahead of its clock, and so of the other nodes'
@@ -284,6 +286,14 @@ impl Network {
         }
     }
 
+    /// Whether a later message of the same connection has taken effect, so that this one, which
+    /// arrives for the second time, must not.
+    fn is_overtaken(&self, message: &Message) -> bool {
+        let state = locked(&self.state);
+        let connection = state.connections.get(&message.connection);
+        connection.is_some_and(|connection| message.order < connection.latest)
+    }
+
     /// Looks up the server of a message, the run in which its connection was accepted, and
     /// whether the process still reads from it.
     fn accept(&self, world: &World, message: &Message) -> Option<(usize, u64, bool)> {
@@ -297,6 +307,7 @@ impl Network {
         let run = connection.run?;
         let open = connection.open && !connection.end.process.is_dead();
         let pair = self.pair(&connection.end);
+        connection.latest = message.order;
         if message.order < state.latest[pair] {
             world.strike(Fault::Reordered);
         }

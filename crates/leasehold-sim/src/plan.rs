@@ -28,6 +28,22 @@ impl fmt::Display for Mode {
     }
 }
 
+/// How a name is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// By exclusive claims only.
+    Mutex,
+    /// By readers and writers.
+    Rw,
+    /// As a semaphore.
+    Semaphore {
+        /// The number of permits.
+        permits: u32,
+        /// Another number, which some callers use during the faults.
+        other: Option<u32>,
+    },
+}
+
 /// Everything about a run that is drawn in advance.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -43,6 +59,8 @@ pub struct Plan {
     pub workers: usize,
     /// The number of names they lock.
     pub names: usize,
+    /// How each of them is used.
+    pub kinds: Vec<Kind>,
     /// The unit of most times of the run. Leases last between half and twice of it.
     pub ttl: Duration,
     /// The constants that all clients agree on.
@@ -54,13 +72,19 @@ pub struct Plan {
     /// Only the first process is far away. In the end it must acquire every name while the other
     /// processes, which are near, hold it for a moment again and again.
     pub rivals: bool,
+    /// Callers also want work done once per period.
+    pub once: bool,
+    /// Callers also lock several names at once.
+    pub several: bool,
     /// Each process cannot reach a minority of the nodes, a different one for each, during the
     /// faults.
     pub islands: bool,
-    /// How long faults strike.
+    /// How long faults occur.
     pub fault_phase: Nanos,
     /// When no requests are sent, and for how long.
     pub lull: Option<(Nanos, Nanos)>,
+    /// By how many µs the nodes' clocks jump ahead, and back again, at the end of the lull.
+    pub jump_us: Option<i64>,
     /// The probability that a message is lost.
     pub loss: f64,
     /// The probability that it is delayed.
@@ -73,7 +97,9 @@ pub struct Plan {
     pub kill_in_turn: f64,
     /// Whether the wall clocks of clients are mostly behind, so that tokens are close together.
     pub slow_walls: bool,
-    /// The faults that strike at intervals, with the mean time between two.
+    /// Whether the nodes have a compare-and-delete of their own.
+    pub native: bool,
+    /// The faults that occur at intervals, with the mean time between two.
     pub strikes: Vec<(Fault, Nanos)>,
 }
 
@@ -108,20 +134,25 @@ impl Plan {
             processes: 2 + dice.below(4),
             workers: 1 + dice.below(3),
             names: 1 + dice.below(2),
+            kinds: Vec::new(),
             ttl,
             constants,
             latency: dice.between(MILLI / 20, ttl_ns / 400),
             distance: dice.pick(&[1, 1, 6, 12]),
             rivals: false,
+            once: Dice::new(seed, 4).chance(0.4),
+            several: false,
             islands: dice.chance(0.35),
             fault_phase,
             lull: None,
+            jump_us: None,
             loss,
             delay,
             repeat,
             cancel,
             kill_in_turn: 0.0,
             slow_walls: dice.chance(0.4),
+            native: false,
             strikes: Vec::new(),
         };
         if dice.chance(0.2) {
@@ -143,7 +174,62 @@ impl Plan {
             plan.distance = 12;
             plan.latency = dice.between(MILLI / 2, ttl_ns / 2_000);
         }
+        plan.native = dice.chance(0.5);
+        plan.draw_jump(&Dice::new(seed, 4));
+        // From other streams, for the same reason.
+        if Dice::new(seed, 6).chance(0.25) {
+            plan.several = true;
+            plan.names = 3;
+        }
+        let dice = Dice::new(seed, 5);
+        let kind = |_| match dice.chance(0.5) {
+            true => Kind::Rw,
+            false => Kind::Mutex,
+        };
+        plan.kinds = (0..plan.names).map(kind).collect();
+        // Locks of several names and permits of the same names would have nothing to do with each other.
+        if !plan.several {
+            plan.draw_semaphores(&Dice::new(seed, 7));
+        }
         plan
+    }
+
+    /// The names that are semaphores, and their numbers of permits.
+    pub fn semaphores(&self) -> impl Iterator<Item = (usize, u32)> + use<> {
+        let kinds = self.kinds.clone().into_iter().enumerate();
+        kinds.filter_map(|(name, kind)| match kind {
+            Kind::Semaphore { permits, .. } => Some((name, permits)),
+            _ => None,
+        })
+    }
+
+    fn draw_semaphores(&mut self, dice: &Dice) {
+        for kind in &mut self.kinds {
+            let permits = dice.between(1, 4) as u32;
+            let other = match dice.chance(0.5) {
+                true if permits > 1 => permits - 1,
+                _ => permits + 1,
+            };
+            let other = dice.chance(0.2).then_some(other);
+            if dice.chance(0.25) {
+                *kind = Kind::Semaphore { permits, other };
+            }
+        }
+    }
+
+    /// A lull that ends when a fence is still needed or has just become unnecessary, and a jump of
+    /// all nodes' clocks that makes it look older. The hour for which a fence is kept longer must
+    /// make up for the jump.
+    fn draw_jump(&mut self, dice: &Dice) {
+        if self.mode == Mode::Within || self.lull.is_some() || !dice.chance(0.2) {
+            return;
+        }
+        let needed = self.constants.fence_retention + self.constants.skew;
+        let needed = needed.as_nanos() as Nanos;
+        let hour = 3_600 * SECOND;
+        let lull = needed - dice.between(0, needed.min(hour));
+        self.lull = Some((self.fault_phase / 2, lull));
+        self.jump_us = Some(dice.between(hour / 2, hour) as i64 / 1_000);
     }
 
     fn draw_strikes(&self, dice: &Dice, ttl: Nanos) -> Vec<(Fault, Nanos)> {
@@ -227,13 +313,14 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "seed {}: {}, {} node(s), {} process(es) of {} caller(s), {} name(s)",
-            self.seed, self.mode, self.nodes, self.processes, self.workers, self.names
+            "seed {}: {}, {} node(s), {} process(es) of {} caller(s), {} name(s): {:?}",
+            self.seed, self.mode, self.nodes, self.processes, self.workers, self.names, self.kinds
         )?;
         let Constants {
             skew,
             fence_retention,
             restart_guard,
+            ..
         } = self.constants;
         writeln!(
             f,
@@ -242,10 +329,14 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  {}messages lost {:.2} %, late {:.2} %, repeated {:.2} %; callers cancelled {:.0} %, \
+            "  {}{}messages lost {:.2} %, late {:.2} %, repeated {:.2} %; callers cancelled {:.0} %, \
              killed in their turn {:.1} %",
             match self.rivals {
                 true => "one far process among near rivals; ",
+                false => "",
+            },
+            match self.several {
+                true => "several names at once; ",
                 false => "",
             },
             self.loss * 100.0,

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use leasehold::Mode;
 use tokio::sync::oneshot;
 
 use crate::agenda::{MILLI, Nanos};
@@ -12,19 +13,25 @@ use crate::process::{Process, Source};
 use crate::sync::locked;
 use crate::world::World;
 
-/// A register that keeps the largest token it has seen, and refuses a smaller one.
+/// A register that keeps the largest token of writers and of readers that it has seen, and refuses
+/// a smaller one of the other side. Readers do not refuse each other.
 #[derive(Default)]
 struct Register {
-    largest: u64,
+    written: u64,
+    read: u64,
     value: u64,
     updates: u64,
 }
 
 impl Register {
     /// Records the token on the first access, reads included.
-    fn admit(&mut self, token: u64) -> bool {
-        self.largest = self.largest.max(token);
-        token == self.largest
+    fn admit(&mut self, token: u64, mode: Mode) -> bool {
+        match mode {
+            Mode::Shared if self.written < token => self.read = self.read.max(token),
+            Mode::Exclusive if self.written <= token && self.read <= token => self.written = token,
+            _ => return false,
+        }
+        true
     }
 }
 
@@ -55,9 +62,9 @@ impl Resource {
         world: &Arc<World>,
         process: &Arc<Process>,
         name: usize,
-        token: u64,
+        claim: (u64, Mode),
     ) -> Option<u64> {
-        Self::access(world, process, name, token, Access::Read).await
+        Self::access(world, process, name, claim, Access::Read).await
     }
 
     /// Writes the register of a name. `None` if the token was refused.
@@ -68,14 +75,15 @@ impl Resource {
         token: u64,
         value: u64,
     ) -> Option<u64> {
-        Self::access(world, process, name, token, Access::Write(value)).await
+        let claim = (token, Mode::Exclusive);
+        Self::access(world, process, name, claim, Access::Write(value)).await
     }
 
     async fn access(
         world: &Arc<World>,
         process: &Arc<Process>,
         name: usize,
-        token: u64,
+        claim: (u64, Mode),
         access: Access,
     ) -> Option<u64> {
         let (answer, answered) = oneshot::channel();
@@ -88,7 +96,7 @@ impl Resource {
         };
         let there = world.agenda.now() + world.dice.between(MILLI / 10, most);
         world.agenda.enter(there, move |world| {
-            let outcome = world.resource.perform(world, name, token, access);
+            let outcome = world.resource.perform(world, name, claim, access);
             let back = there + world.dice.between(MILLI / 10, 2 * MILLI);
             world.agenda.enter(back, move |world| {
                 process.post(world, Source::Outside, move |_| {
@@ -100,7 +108,13 @@ impl Resource {
         answered.await.ok().flatten()
     }
 
-    fn perform(&self, world: &World, name: usize, token: u64, access: Access) -> Option<u64> {
+    fn perform(
+        &self,
+        world: &World,
+        name: usize,
+        (token, mode): (u64, Mode),
+        access: Access,
+    ) -> Option<u64> {
         let (value, updates) = {
             let register = &mut locked(&self.registers)[name];
             let unchecked = match world.bug {
@@ -108,7 +122,7 @@ impl Resource {
                 Some(Bug::ResourceIgnoresReads) => matches!(access, Access::Read),
                 _ => false,
             };
-            if !unchecked && !register.admit(token) {
+            if !unchecked && !register.admit(token, mode) {
                 return None;
             }
             let Access::Write(value) = access else {

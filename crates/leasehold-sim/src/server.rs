@@ -3,79 +3,19 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use leasehold::node::Vote;
+use leasehold::node::NodeError;
+use leasehold::node::link::{By, Reply as Said};
 use leasehold::node::rules::Constants;
 use leasehold::{Holder, Name};
 
 use crate::agenda::{Nanos, SECOND};
 use crate::bug::Bug;
 use crate::clock::NodeClock;
+use crate::message::{Ask, Reply, Request};
 use crate::network::ConnectionId;
-use crate::store::{Ask, Epoch, Store};
-use crate::subscriptions::{Channel, Notification, Subscriptions};
+use crate::store::Store;
+use crate::subscriptions::{Notification, Subscriptions};
 use crate::sync::locked;
-
-/// A request to a server.
-pub enum Request {
-    /// The handshake.
-    Hello,
-    /// A request about a claim.
-    Ask(Box<Ask>),
-    /// Subscribes this connection to the channel.
-    Subscribe(Channel),
-    /// Asks whether the server is there.
-    Ping,
-    /// The other end has closed the connection.
-    Bye,
-}
-
-/// A reply of a server.
-#[derive(Clone)]
-pub enum Reply {
-    /// To the handshake.
-    Hello {
-        /// The server's epoch: since when it has remembered everything.
-        epoch: Epoch,
-        /// Identifies the server's memory.
-        memory: u64,
-        /// Its uptime in whole seconds, or the age of its epoch if it was promoted in this run.
-        up: Duration,
-        /// The epoch begins with this handshake.
-        new: bool,
-    },
-    /// To a claim.
-    Vote(Vote),
-    /// The server is in another epoch.
-    Forgot,
-    /// The server does not know the script.
-    NoScript,
-    /// The server is a replica.
-    ReadOnly,
-    /// To a claim that asked for the server's identity: the memory and the epoch after the
-    /// request took effect.
-    Verified {
-        /// The reply to the request.
-        reply: Box<Reply>,
-        /// Identifies the server's memory.
-        memory: u64,
-        /// The server's epoch.
-        epoch: Option<Epoch>,
-    },
-    /// To a subscription.
-    Subscribed,
-    /// To a ping.
-    Pong,
-}
-
-impl Reply {
-    /// The reply without the server's identity.
-    pub fn bare(&self) -> &Self {
-        match self {
-            Self::Verified { reply, .. } => reply,
-            reply => reply,
-        }
-    }
-}
 
 /// What a server still knows after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +52,30 @@ struct State {
     /// The latest time that its clock has shown to a client. Tokens may exceed it by up to S.
     latest_us: u64,
     latest_offset_us: i64,
+}
+
+impl State {
+    /// Runs a script for a claim.
+    fn run_script(
+        &mut self,
+        ask: &Ask,
+        now_us: u64,
+        constants: Constants,
+        bug: Option<Bug>,
+    ) -> Said {
+        if ask.shares && (self.replica || !self.scripts) {
+            // An error for all of them.
+            return Said::Alone;
+        }
+        if self.replica {
+            return Said::Answer(Err(NodeError::ReadOnly));
+        }
+        if ask.by == By::Hash && !self.scripts {
+            return Said::NoScript;
+        }
+        let subscriptions = &mut self.subscriptions;
+        self.store.vote(ask, now_us, constants, bug, subscriptions)
+    }
 }
 
 impl Server {
@@ -153,7 +117,16 @@ impl Server {
         let now_us = state.clock.at(now);
         state.latest_us = state.latest_us.max(now_us);
         let reply = match request {
-            Request::Hello | Request::Ask(_) if state.replica => Reply::ReadOnly,
+            Request::Subscribe(channel) => {
+                state.subscriptions.subscribe(*channel, connection);
+                Reply::Subscribed
+            }
+            Request::Ping | Request::Bye => Reply::Pong,
+            Request::Script(asks) => {
+                let mut answer = |ask| state.run_script(ask, now_us, constants, bug);
+                Reply::Script(asks.iter().map(&mut answer).collect())
+            }
+            _ if state.replica => Reply::ReadOnly,
             Request::Hello => {
                 state.scripts = true;
                 // The first run began long before the simulation.
@@ -165,47 +138,27 @@ impl Server {
                     new,
                     epoch,
                     memory: state.memory,
+                    now_us,
                     up: match state.promoted {
                         true => up.min(epoch.age(now_us)),
                         false => up,
                     },
                 }
             }
-            Request::Ask(ask) => {
-                let State {
-                    store,
-                    subscriptions,
-                    ..
-                } = state;
-                let reply = match std::mem::replace(&mut state.scripts, true) {
-                    // The client sends the text of the script when it repeats the request.
-                    false => Reply::NoScript,
-                    true => match store.vote(ask, now_us, constants, bug, subscriptions) {
-                        Some(vote) => Reply::Vote(vote),
-                        None => Reply::Forgot,
-                    },
-                };
-                match ask.verifies {
-                    true => Reply::Verified {
-                        reply: Box::new(reply),
-                        memory: state.memory,
-                        epoch: state.store.epoch(),
-                    },
-                    false => reply,
-                }
-            }
-            Request::Subscribe(channel) => {
-                state.subscriptions.subscribe(*channel, connection);
-                Reply::Subscribed
-            }
-            Request::Ping | Request::Bye => Reply::Pong,
+            Request::Set(ask) => Reply::Bool(state.store.set(&ask.claim, now_us, bug)),
+            Request::Delete(ask) => Reply::Bool(state.store.delete(&ask.claim, now_us, bug)),
+            Request::Look(name) => Reply::Bool(state.store.has_line(name, now_us, bug)),
+            Request::Probe => Reply::Identity {
+                memory: state.memory,
+                epoch: state.store.epoch(),
+            },
         };
         Some((reply, state.subscriptions.take()))
     }
 
-    /// A living waiter that was dropped; see [`Store::take_forgotten`].
-    pub fn take_forgotten(&self) -> Option<String> {
-        locked(&self.state).store.take_forgotten()
+    /// The promise that the node has broken, and how; see [`Store::take_broken`].
+    pub fn take_broken(&self) -> Option<(&'static str, String)> {
+        locked(&self.state).store.take_broken()
     }
 
     /// Ends the subscriptions of a connection that is closed at this end.
@@ -216,6 +169,12 @@ impl Server {
     /// The current run of the server, or `None` while it is down.
     pub fn run(&self) -> Option<u64> {
         locked(&self.state).run
+    }
+
+    /// Identifies its memory. A server that is down has lost it, or may have.
+    pub fn memory(&self) -> u64 {
+        let state = locked(&self.state);
+        state.memory + u64::from(state.run.is_none())
     }
 
     /// Saves its memory, for a later crash.
@@ -337,11 +296,12 @@ impl Server {
         locks.chain(lines).collect()
     }
 
-    /// The holder of a name, with the label of its process.
-    pub fn holder(&self, name: &Name, now: Nanos) -> Option<Holder> {
+    /// The holders of a name, with the labels of their processes.
+    pub fn holders(&self, name: &Name, now: Nanos) -> Vec<Holder> {
         let state = locked(&self.state);
-        let mut locks = state.store.locks(state.clock.at(now));
-        locks.find(|(of, _)| *of == name).map(|(_, holder)| holder)
+        let locks = state.store.locks(state.clock.at(now));
+        let of_name = locks.filter(|(of, _)| *of == name);
+        of_name.map(|(_, holder)| holder).collect()
     }
 
     /// Whether the claim with this owner value stands in line.

@@ -1,4 +1,4 @@
-//! The course of a run: processes start, faults strike and end, and the checkers look at what is
+//! The course of a run: processes start, faults begin and end, and the checkers look at what is
 //! left.
 
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use crate::clock::{ProcessClock, Watch};
 use crate::dice::Dice;
 use crate::fault::{Fault, FaultCounts};
 use crate::link::Link;
+use crate::message::SentCounts;
 use crate::nemesis;
 use crate::network::MOST_TTLS_LATE;
 use crate::plan::{Mode, Plan};
@@ -29,7 +30,7 @@ pub struct Report {
     pub plan: Plan,
     /// The first promise that was broken.
     pub violation: Option<Violation>,
-    /// How often each kind of fault struck.
+    /// How often each kind of fault occurred.
     pub faults: FaultCounts,
     /// The number of leases acquired.
     pub leases: usize,
@@ -37,6 +38,8 @@ pub struct Report {
     pub handed_over: u64,
     /// How often the order of the line was checked.
     pub orders_seen: u64,
+    /// How calls were sent.
+    pub sent: SentCounts,
     /// The simulated time.
     pub simulated: Duration,
     /// The number of events.
@@ -72,6 +75,7 @@ fn report(world: &World) -> Report {
         leases: journal.ledger.taken(),
         handed_over: waiters.handed_over,
         orders_seen: waiters.orders_seen,
+        sent: journal.sent,
         simulated: Duration::from_nanos(world.agenda.now()),
         events: world.agenda.happened(),
         timeline: journal.take_timeline(),
@@ -143,6 +147,9 @@ fn start_callers(world: &Arc<World>, process: &Arc<Process>) {
     for _ in 0..world.plan.workers {
         spawn(world, process, |caller| caller.work());
     }
+    for _ in 0..2 * usize::from(world.plan.once) {
+        spawn(world, process, |caller| caller.wants_results());
+    }
 }
 
 fn spawn<F>(
@@ -186,12 +193,21 @@ fn fault_phase(world: &Arc<World>) {
     world.strike(Fault::Lull);
     world.note(|| format!("** no requests for {} s", duration / SECOND));
     world.run_until(world.agenda.now() + duration);
+    if let Some(jump_us) = world.plan.jump_us {
+        nemesis::jump_ahead(world, jump_us);
+    }
     // Some processes are started anew meanwhile, and have forgotten what they knew about the
     // nodes.
     for slot in 0..world.plan.processes {
         if world.dice.chance(0.5) {
             nemesis::replace(world, slot);
         }
+    }
+    if let Some(jump_us) = world.plan.jump_us {
+        // The new processes connect. They send no other requests yet, so no token is granted by
+        // clocks that are ahead.
+        world.run_until(world.agenda.now() + 4 * world.plan.longest_round_trip());
+        nemesis::jump_back(world, jump_us);
     }
     world.set_winding_down(false);
     world.set_calm(false);
@@ -282,7 +298,15 @@ fn aftermath(world: &Arc<World>) {
         wait_for_callers(world);
         world.run_until(world.agenda.now() + settled);
     }
+    resize(world);
     contest(world);
+    if world.plan.once && world.plan.mode == Mode::Within {
+        one_result(world);
+    }
+    if let (Some((name, permits)), Mode::Within) = (world.plan.semaphores().next(), world.plan.mode)
+    {
+        hand_out(world, name, permits);
+    }
     // Beyond the assumptions, fences may be ahead of the nodes' clocks by nearly S, which leaves
     // no room for the lead of a far client.
     if world.plan.rivals && world.plan.mode == Mode::Within {
@@ -305,6 +329,14 @@ fn aftermath(world: &Arc<World>) {
     }
 }
 
+/// Semaphores get the number of permits that most callers use.
+fn resize(world: &Arc<World>) {
+    let process = world.process(0);
+    spawn(world, &process, |caller| caller.resizes());
+    world.run_until(world.agenda.now() + MILLI);
+    wait_for_callers(world);
+}
+
 /// All processes acquire every name, many at a time, and some are killed meanwhile.
 fn contest(world: &Arc<World>) {
     world.set_probing(true);
@@ -318,6 +350,35 @@ fn contest(world: &Arc<World>) {
     world.set_victims(0);
 }
 
+/// All processes want the same result.
+fn one_result(world: &Arc<World>) {
+    // Those that the contest has killed are started again.
+    world.run_until(world.agenda.now() + world.plan.longest_settling());
+    for process in all_processes(world) {
+        spawn(world, &process, |caller| caller.wants_one_result());
+    }
+    world.run_until(world.agenda.now() + MILLI);
+    wait_for_callers(world);
+}
+
+/// One process releases all permits of a semaphore at once, for which as many callers wait.
+fn hand_out(world: &Arc<World>, name: usize, permits: u32) {
+    // Those that the contest has killed are started again, and their locks have expired.
+    world.run_until(world.agenda.now() + world.plan.longest_settling());
+    spawn(world, &world.process(0), move |caller| {
+        caller.hands_out(name, permits)
+    });
+    let processes = all_processes(world);
+    for number in 0..permits as usize {
+        let process = &processes[1 + number % (processes.len() - 1)];
+        spawn(world, process, move |caller| {
+            caller.wants_a_permit(name, permits)
+        });
+    }
+    world.run_until(world.agenda.now() + MILLI);
+    wait_for_callers(world);
+}
+
 /// One far process acquires every name while all others, which are near, acquire it again and
 /// again.
 fn rivalry(world: &Arc<World>) {
@@ -327,7 +388,7 @@ fn rivalry(world: &Arc<World>) {
             spawn(world, &process, move |caller| caller.far_client(patience));
             continue;
         }
-        for name in 0..world.names.len() {
+        for name in 0..world.plan.names {
             spawn(world, &process, move |caller| caller.rival(name));
         }
     }

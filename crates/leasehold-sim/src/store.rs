@@ -3,11 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use leasehold::node::link::Reply as Said;
 use leasehold::node::rules::{self, Constants, Write};
-use leasehold::node::{Claim, DEAD_AFTER, LINE_KEPT, Line, Record, Verb, Vote, vote};
-use leasehold::{Holder, Name};
+use leasehold::node::{
+    Claim, DEAD_AFTER, LINE_KEPT, Line, MemoryLine, Record, Seat, Verb, Vote, vote,
+};
+use leasehold::{Holder, Mode, Name};
 
 use crate::bug::Bug;
+use crate::check::{leftovers, order};
+use crate::message::Ask;
+use crate::permits::NamedPermits;
 use crate::record::NameRecord;
 use crate::subscriptions::{Channel, Subscriptions};
 
@@ -31,36 +37,13 @@ impl Epoch {
     }
 }
 
-/// A request about a claim, as it is sent over the network.
-pub struct Ask {
-    /// The verb.
-    pub verb: Verb,
-    /// The claim.
-    pub claim: Claim,
-    /// Whether no earlier message of the claim is under way.
-    pub settled: bool,
-    /// The node's epoch, as the connection knows it.
-    pub epoch: Epoch,
-    /// Whether the node must report its identity.
-    pub verifies: bool,
-    /// The channel that reaches the waiter, if any.
-    pub channel: Option<Channel>,
-}
-
-impl Ask {
-    /// Whether it releases a lock, and no message of its claim can arrive late.
-    pub fn is_settled_release(&self) -> bool {
-        self.settled && self.verb == Verb::Release { keep: None }
-    }
-}
-
 /// The memory of a node. A clone is a snapshot.
 #[derive(Clone, Default)]
 pub struct Store {
-    names: BTreeMap<Name, Entry>,
+    pub(crate) names: BTreeMap<Name, Entry>,
     epoch: Option<Epoch>,
-    /// A living waiter that was dropped together with its line.
-    forgotten: Option<String>,
+    /// The promise that the node has broken, and how.
+    broken: Option<(&'static str, String)>,
 }
 
 /// What a node stores about a name.
@@ -68,16 +51,28 @@ pub struct Store {
 pub struct Entry {
     /// The owner value of the lock, and when it expires.
     pub lock: Option<(Box<[u8]>, u64)>,
+    /// The owner values of readers, and when they expire. They count only while the lock is a
+    /// marker.
+    pub readers: BTreeMap<Box<[u8]>, u64>,
     /// The highest token granted, and until when it is remembered.
     pub fence: Option<(u64, u64)>,
+    /// The highest token granted to an exclusive claim, if it is stored apart from the fence.
+    pub write_fence: Option<u64>,
+    /// The number of permits, if the name is the key of a semaphore, and until when it is kept.
+    pub permits: Option<(u32, u64)>,
     /// The line.
-    pub line: Line,
+    pub line: MemoryLine,
     /// Whether the fence has the mark of a line: a waiter stands in line, or did.
     pub lined: bool,
     /// When the line expires, like a key on a Redis server.
     line_until: u64,
     /// How to notify the waiters, by owner value.
     contacts: BTreeMap<Box<[u8]>, Contact>,
+    /// Claims that were released here, with their tokens, unless the fence is above them. None of
+    /// them may be granted the lock, or join the line, any more.
+    released: Vec<(Box<[u8]>, u64)>,
+    /// One of them, if it was.
+    revived: Option<Holder>,
     /// The number of arrivals, for the planted bug that orders the line by arrival.
     arrivals: u64,
 }
@@ -96,6 +91,10 @@ impl Store {
     /// The handshake. Returns the epoch, which begins now if its record is missing or from
     /// another memory of the node.
     pub fn greet(&mut self, memory: u64, now_us: u64) -> Epoch {
+        // Servers drop what has expired in the background, too.
+        for entry in self.names.values_mut() {
+            entry.expire_fence(now_us);
+        }
         match self.epoch {
             Some(epoch) if epoch.memory == memory => epoch,
             earlier => {
@@ -107,8 +106,9 @@ impl Store {
         }
     }
 
-    /// Votes on a claim. Returns `None` if the epoch differs from the connection's, which then
-    /// needs another handshake.
+    /// Votes on a claim. The answer is another one if the epoch differs from the connection's, which
+    /// then needs another handshake, or if this is not the common case of a script that others
+    /// share.
     pub fn vote(
         &mut self,
         ask: &Ask,
@@ -116,46 +116,139 @@ impl Store {
         constants: Constants,
         bug: Option<Bug>,
         subscriptions: &mut Subscriptions,
-    ) -> Option<Vote> {
-        let entry = self.names.entry(ask.claim.name().clone()).or_default();
-        if let Some(living) = entry.expire(now, bug) {
-            let who = living.label.unwrap_or_default();
-            self.forgotten = Some(format!("{who}, ticket {:?}", living.token));
+    ) -> Said {
+        let epoch = self.epoch;
+        if let Some(seat) = ask.claim.seat()
+            && ask.verb != Verb::Extend
+        {
+            // The script of semaphores always looks at the epoch.
+            if epoch != Some(ask.epoch) {
+                return Said::Forgot;
+            }
+            let vote = self.vote_on_permit((ask, seat), now, constants, bug, subscriptions);
+            return said(ask, now, vote);
         }
         let mut record = NameRecord {
-            entry,
+            entry: self.entry(ask.claim.name(), now, bug),
             ask,
             now,
             constants,
             bug,
             subscriptions,
         };
-        if !record.is_plain() && self.epoch != Some(ask.epoch) {
-            return None;
+        let is_plain = record.is_plain();
+        if ask.shares && (!is_plain || !record.is_empty()) {
+            return Said::Alone;
+        }
+        if !is_plain && epoch != Some(ask.epoch) {
+            return Said::Forgot;
+        }
+        if ask.overtook && !record.is_empty() && record.entry.owner() == Some(ask.claim.owner()) {
+            // The lock goes to the first in line.
+            record.entry.unlock(bug);
         }
         if record.keeps_stale() {
             record.join(&ask.claim);
         }
         let mut vote = vote(&mut record, ask.verb, &ask.claim);
         if let (true, Vote::Stale { fence, now }) = (record.keeps_stale(), &vote) {
-            vote = Vote::Held {
-                holder: record.entry.owner().map(Holder::parse).unwrap_or_default(),
-                remaining: record.view().remaining,
-                fence: *fence,
-                now: *now,
-                place: Some(0),
-            };
+            let holder = record.entry.owner().map(Holder::parse).unwrap_or_default();
+            let remaining = record.view(ask.claim.owner()).remaining;
+            vote = Vote::held(holder, remaining, *fence, *now).with_place(0);
         }
+        let entry = record.entry;
         if ask.verb != Verb::Extend {
-            record.entry.tidy();
+            entry.tidy();
         }
-        Some(vote)
+        let revived = entry.revived.take();
+        self.note_revived(revived);
+        said(ask, now, vote)
     }
 
-    /// A waiter that is alive by the node's own clock, and that the node has dropped because the
-    /// whole line expired.
-    pub fn take_forgotten(&mut self) -> Option<String> {
-        self.forgotten.take()
+    fn note_revived(&mut self, revived: Option<Holder>) {
+        if let Some(claim) = revived {
+            let (who, token) = (claim.label.unwrap_or_default(), claim.token);
+            let what = format!("granted token {token:?} of {who} after its release");
+            self.broken = Some((leftovers::PROMISE, what));
+        }
+    }
+
+    /// Votes on a claim of a semaphore, by the library's own rules.
+    fn vote_on_permit(
+        &mut self,
+        (ask, seat): (&Ask, &Seat),
+        now: u64,
+        constants: Constants,
+        bug: Option<Bug>,
+        subscriptions: &mut Subscriptions,
+    ) -> Vote {
+        let claim = &ask.claim;
+        let semaphore = seat.semaphore();
+        let mut line = std::mem::take(self.entry(semaphore, now, bug));
+        let mut permits = NamedPermits {
+            names: &mut self.names,
+            line: NameRecord {
+                entry: &mut line,
+                ask,
+                now,
+                constants,
+                bug,
+                subscriptions,
+            },
+        };
+        let vote = leasehold::node::vote_on_permit(&mut permits, ask.verb, claim, seat);
+        line.tidy();
+        let mut revived = line.revived.take();
+        self.names.insert(semaphore.clone(), line);
+        if let Some(permit) = self.names.get_mut(claim.name()) {
+            revived = revived.or(permit.revived.take());
+        }
+        self.note_revived(revived);
+        vote
+    }
+
+    /// Sets a lock without a token, if the name is free.
+    pub fn set(&mut self, claim: &Claim, now: u64, bug: Option<Bug>) -> bool {
+        let entry = self.entry(claim.name(), now, bug);
+        let is_free = entry.lock.is_none();
+        if is_free {
+            let until = now.saturating_add(claim.ttl().as_micros() as u64);
+            entry.lock = Some((claim.owner().into(), until));
+        }
+        is_free
+    }
+
+    /// Deletes a lock, if it is the claim's. Leaves the line as it is.
+    pub fn delete(&mut self, claim: &Claim, now: u64, bug: Option<Bug>) -> bool {
+        let entry = self.entry(claim.name(), now, bug);
+        let held = entry.owner() == Some(claim.owner());
+        if held {
+            entry.unlock(bug);
+            entry.note_release(claim);
+        }
+        held
+    }
+
+    /// Whether there is a line.
+    pub fn has_line(&mut self, name: &Name, now: u64, bug: Option<Bug>) -> bool {
+        !self.entry(name, now, bug).line.is_empty()
+    }
+
+    fn entry(&mut self, name: &Name, now: u64, bug: Option<Bug>) -> &mut Entry {
+        let entry = self.names.entry(name.clone()).or_default();
+        if let Some(living) = entry.expire(now, bug) {
+            let (who, ticket) = (living.label.unwrap_or_default(), living.token);
+            let what = format!("forgot {who}, ticket {ticket:?}, which was alive");
+            self.broken = Some((order::PROMISE, what));
+        }
+        entry
+    }
+
+    /// The promise that the node has broken, and how: it dropped a waiter that is alive by its own
+    /// clock, because the whole line expired, or a request of a claim that was released took effect
+    /// after all.
+    pub fn take_broken(&mut self) -> Option<(&'static str, String)> {
+        self.broken.take()
     }
 
     /// Whether the epoch was recorded in this memory of the node.
@@ -175,9 +268,17 @@ impl Store {
 
     /// The locks that have not expired, and their holders.
     pub fn locks(&self, now_us: u64) -> impl Iterator<Item = (&Name, Holder)> {
-        self.names.iter().filter_map(move |(name, entry)| {
-            let (owner, _) = entry.lock.as_ref().filter(|(_, until)| *until > now_us)?;
-            Some((name, Holder::parse(owner)))
+        self.names.iter().flat_map(move |(name, entry)| {
+            let lock = entry.lock.as_ref().filter(|(_, until)| *until > now_us);
+            let holders: Vec<Holder> = match lock {
+                None => Vec::new(),
+                Some(_) if entry.is_shared() => {
+                    let readers = entry.readers.iter().filter(|(_, until)| **until > now_us);
+                    readers.map(|(owner, _)| Holder::parse(owner)).collect()
+                }
+                Some((owner, _)) => vec![Holder::parse(owner)],
+            };
+            holders.into_iter().map(move |holder| (name, holder))
         })
     }
 
@@ -198,50 +299,75 @@ impl Store {
     }
 }
 
+/// The answer with a vote.
+fn said(ask: &Ask, now: u64, vote: Vote) -> Said {
+    match vote {
+        Vote::Granted if ask.verb == Verb::Acquire && !ask.is_within_cap => Said::GrantedAt(now),
+        vote => Said::Answer(Ok(vote)),
+    }
+}
+
 impl NameRecord<'_> {
     /// The common cases, in which the scripts do not check the epoch: a fence that exists has not
     /// been forgotten.
     fn is_plain(&self) -> bool {
         let (entry, claim) = (&*self.entry, &self.ask.claim);
+        if claim.mode() == Mode::Shared || entry.write_fence.is_some() {
+            return false;
+        }
         let owned = entry.owner() == Some(claim.owner());
         match self.ask.verb {
             Verb::Acquire => {
-                let takes = matches!(rules::acquire(&self.view(), claim).1, Write::Lock { .. });
+                let takes = matches!(
+                    rules::acquire(&self.view(claim.owner()), claim).1,
+                    Write::Lock { .. }
+                );
                 entry.fence.is_some() && takes && entry.lock.is_none() && !entry.lined
             }
-            Verb::Wait => false,
             Verb::Extend => owned && entry.fence.is_some_and(|(f, _)| f == claim.token()),
-            Verb::Release { .. } if self.ask.is_settled_release() => true,
+            Verb::Release { .. } if self.ask.is_plain_delete => true,
             Verb::Release { .. } => entry.lock.is_some() && !entry.lined,
+            _ => false,
         }
     }
 }
 
 impl Entry {
+    /// Whether readers hold the lock.
+    pub fn is_shared(&self) -> bool {
+        let holder = self.owner().map(Holder::parse);
+        holder.is_some_and(|holder| holder.shared && !holder.kept)
+    }
+
     /// The owner value of the lock.
     pub fn owner(&self) -> Option<&[u8]> {
         self.lock.as_ref().map(|(owner, _)| &**owner)
     }
 
     /// Removes what has expired. Returns a living waiter if the line expired with it.
-    fn expire(&mut self, now: u64, bug: Option<Bug>) -> Option<Holder> {
+    pub fn expire(&mut self, now: u64, bug: Option<Bug>) -> Option<Holder> {
         if self.lock.as_ref().is_some_and(|(_, until)| *until <= now) {
             self.unlock(bug);
         }
         let mut forgotten = None;
         if self.line_until <= now && bug != Some(Bug::DeadWaiterKept) {
             forgotten = self.living(now).first();
-            self.line = Line::default();
+            self.line = MemoryLine::default();
             self.contacts.clear();
         }
-        if self.fence.take_if(|(_, until)| *until <= now).is_some() {
-            self.lined = false;
-        }
+        self.expire_fence(now);
         forgotten.map(|(owner, _)| Holder::parse(&owner))
     }
 
+    fn expire_fence(&mut self, now: u64) {
+        if self.fence.take_if(|(_, until)| *until <= now).is_some() {
+            self.lined = false;
+            self.write_fence = None;
+        }
+    }
+
     /// The waiters that have sent WAIT recently, by the node's clock.
-    fn living(&self, now: u64) -> Line {
+    fn living(&self, now: u64) -> MemoryLine {
         let mut line = self.line.clone();
         line.remove_silent(now.saturating_sub(DEAD_AFTER.as_micros() as u64));
         line
@@ -252,6 +378,27 @@ impl Entry {
         self.lock = None;
         if bug == Some(Bug::FenceDiesWithLock) {
             self.fence = None;
+            self.write_fence = None;
+        }
+    }
+
+    /// Notes that a claim was released while no other claim had the lock.
+    pub fn note_release(&mut self, claim: &Claim) {
+        let fence = self.fence.map_or(0, |(fence, _)| fence);
+        self.released.retain(|(_, token)| *token >= fence);
+        if claim.is_fenced() && claim.token() >= fence {
+            self.released.push((claim.owner().into(), claim.token()));
+        }
+    }
+
+    /// Notes that a claim gets the lock, or joins the line.
+    pub fn note_taking(&mut self, owner: &[u8]) {
+        if self
+            .released
+            .iter()
+            .any(|(released, _)| **released == *owner)
+        {
+            self.revived = Some(Holder::parse(owner));
         }
     }
 
@@ -324,6 +471,8 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
+    use leasehold::node::link::By;
+
     use super::*;
 
     const NOW: u64 = 1_800_000_000_000_000;
@@ -334,9 +483,12 @@ mod tests {
         Ask {
             verb: Verb::Acquire,
             claim: Claim::new(name, token.to_string().into_bytes(), token, ttl),
-            settled: false,
+            by: By::Hash,
+            shares: false,
+            is_plain_delete: false,
+            overtook: false,
+            is_within_cap: false,
             epoch,
-            verifies: false,
             channel: None,
         }
     }
@@ -358,7 +510,7 @@ mod tests {
             None,
             &mut Subscriptions::default(),
         );
-        assert!(matches!(vote, Some(Vote::Stale { .. })), "{vote:?}");
+        assert!(matches!(vote, Said::Answer(Ok(Vote::Stale { .. }))));
     }
 
     #[test]
@@ -369,10 +521,8 @@ mod tests {
         let token = epoch.floor(&constants) + 1;
         store.clear();
         let subscriptions = &mut Subscriptions::default();
-        assert_eq!(
-            store.vote(&ask(token, epoch), NOW + 1, constants, None, subscriptions),
-            None
-        );
+        let vote = store.vote(&ask(token, epoch), NOW + 1, constants, None, subscriptions);
+        assert!(matches!(vote, Said::Forgot));
         let epoch = store.greet(0, NOW + 1);
         let vote = store.vote(
             &ask(token + 1, epoch),
@@ -381,6 +531,6 @@ mod tests {
             None,
             subscriptions,
         );
-        assert_eq!(vote, Some(Vote::Granted));
+        assert!(matches!(vote, Said::GrantedAt(_)));
     }
 }

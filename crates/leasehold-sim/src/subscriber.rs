@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::Name;
+use leasehold::node::link::{FIRST_RETRY, LONGEST_RETRY};
 use leasehold::node::{Claim, News, Notifier, Watch};
 
-use crate::link::{End, FIRST_RETRY, LONGEST_RETRY};
+use crate::link::End;
+use crate::message::{Reply, Request};
 use crate::network::ConnectionId;
-use crate::server::{Reply, Request};
 use crate::subscriptions::{Channel, Notification};
 use crate::sync::locked;
 use crate::world::World;

@@ -20,6 +20,32 @@ pub struct Waiter {
     pub ticket: u64,
     /// The owner value that the nodes see.
     pub owner: Arc<[u8]>,
+    /// It waits for a permit: what is known about its order.
+    pub ticket_holder: TicketHolder,
+}
+
+/// A waiter for a permit.
+#[derive(Clone, Copy, Default)]
+pub struct TicketHolder {
+    /// It has stood in line on all nodes.
+    pub stood: bool,
+    /// It has sent its ACQUIRE since its last WAIT.
+    pub takes: bool,
+    /// How many later ones have got a permit before it.
+    pub overtaken: u32,
+    /// When it sent its last WAIT.
+    asked_at: Nanos,
+}
+
+/// A waiter that has sent no WAIT for this long may have a clock that is too slow, and nodes remove it
+/// from the line. Or it has got a permit that its caller, which wanted several, never saw.
+const SILENT: Nanos = 2_500_000_000;
+
+impl TicketHolder {
+    /// Whether it waits, and must not be overtaken.
+    fn waits(&self, now: Nanos) -> bool {
+        self.stood && !self.takes && now.saturating_sub(self.asked_at) < SILENT
+    }
 }
 
 /// An attempt to acquire the lock: process, life, name and token.
@@ -30,10 +56,17 @@ pub type Attempt = (usize, u32, usize, u64);
 pub struct Waiters {
     /// The callers that wait in line, with the names they wait for.
     callers: BTreeMap<u64, (usize, Arc<Process>)>,
+    /// How many calls for several names, which have not acquired all of them, may hold each name.
+    collecting: BTreeMap<usize, usize>,
     entered: u64,
     in_line: Vec<Waiter>,
     /// The waiters that were ahead of an attempt when it sent its ACQUIRE.
     before: BTreeMap<Attempt, Vec<Waiter>>,
+    /// The tickets that requests for permits have named.
+    tickets: BTreeMap<Attempt, Arc<[u8]>>,
+    /// The tickets that were in line when a request for a permit was sent that named a later one, or
+    /// none.
+    earlier: BTreeMap<Attempt, Vec<Arc<[u8]>>>,
     /// Since when a name has been free though callers wait for it.
     pub idle_since: BTreeMap<usize, Nanos>,
     /// The owner values that the nodes see, by the library's own.
@@ -68,7 +101,39 @@ impl Drop for InLine {
     }
 }
 
+/// A call for several names that may hold these while it waits for others, until dropped.
+pub struct Collecting {
+    world: Arc<World>,
+    names: Vec<usize>,
+}
+
+impl Collecting {
+    /// Registers a call that may hold these names.
+    pub fn new(world: &Arc<World>, names: Vec<usize>) -> Self {
+        for name in &names {
+            *world.waiters().collecting.entry(*name).or_default() += 1;
+        }
+        let world = Arc::clone(world);
+        Self { world, names }
+    }
+}
+
+impl Drop for Collecting {
+    fn drop(&mut self) {
+        for name in &self.names {
+            if let Some(calls) = self.world.waiters().collecting.get_mut(name) {
+                *calls = calls.saturating_sub(1);
+            }
+        }
+    }
+}
+
 impl Waiters {
+    /// Whether a call for several names that waits for another one may hold this name.
+    pub fn may_be_held(&self, name: usize) -> bool {
+        self.collecting.get(&name).is_some_and(|calls| *calls > 0)
+    }
+
     /// Whether a caller of a running process waits in line for the name.
     pub fn wait_for(&self, name: usize) -> bool {
         let mut callers = self.callers.values();
@@ -98,6 +163,7 @@ impl Waiters {
         name: usize,
         verb: Verb,
         (ticket, owner): (u64, &Arc<[u8]>),
+        now: Nanos,
     ) {
         let known = self.in_line.iter().position(|s| s.owner == *owner);
         match (verb, known) {
@@ -106,7 +172,15 @@ impl Waiters {
                 name,
                 ticket,
                 owner: Arc::clone(owner),
+                ticket_holder: TicketHolder {
+                    asked_at: now,
+                    ..TicketHolder::default()
+                },
             }),
+            (Verb::Wait, Some(known)) => {
+                let waiter = &mut self.in_line[known].ticket_holder;
+                (waiter.takes, waiter.asked_at) = (false, now);
+            }
             (Verb::Release { .. }, Some(known)) => {
                 self.in_line.swap_remove(known);
             }
@@ -128,6 +202,77 @@ impl Waiters {
             self.orders_seen += before.len() as u64;
             self.before.insert(attempt, before);
         }
+    }
+
+    /// The claims in line that are not to be overtaken by a claim for a permit, which names this
+    /// ticket or none.
+    pub fn standing_before_ticket(
+        &mut self,
+        line: usize,
+        ticket: Option<&Arc<[u8]>>,
+    ) -> Vec<Waiter> {
+        let own = |waiter: &&mut Waiter| Some(&waiter.owner) == ticket;
+        let own = self.in_line.iter_mut().find(own);
+        let number = match (own, ticket) {
+            (Some(own), _) => {
+                own.ticket_holder.takes = true;
+                own.ticket
+            }
+            (None, Some(_)) => 0,
+            (None, None) => u64::MAX,
+        };
+        self.standing_before(line, number)
+    }
+
+    /// Notes that these claims stand in line on all nodes.
+    pub fn note_standing(&mut self, standing: &[Waiter]) {
+        for waiter in standing {
+            let mut in_line = self.in_line.iter_mut();
+            if let Some(known) = in_line.find(|known| known.owner == waiter.owner) {
+                known.ticket_holder.stood = true;
+            }
+        }
+    }
+
+    /// Notes that a request for a permit is sent, which names this ticket or none, while these claims
+    /// are before it.
+    pub fn note_request(
+        &mut self,
+        attempt: Attempt,
+        ticket: Option<Arc<[u8]>>,
+        before: &[Waiter],
+        now: Nanos,
+    ) {
+        if let Some(ticket) = ticket {
+            self.tickets.insert(attempt, ticket);
+        }
+        let is_before = |waiter: &&Waiter| before.iter().any(|before| before.owner == waiter.owner);
+        let waits = |waiter: &&Waiter| waiter.ticket_holder.waits(now);
+        let waiting = self.in_line.iter().filter(is_before).filter(waits);
+        let waiting: Vec<_> = waiting.map(|waiter| Arc::clone(&waiter.owner)).collect();
+        if !waiting.is_empty() {
+            self.earlier.insert(attempt, waiting);
+        }
+    }
+
+    /// An attempt has acquired a permit. Returns the waiter that was overtaken most often, if it was
+    /// overtaken now.
+    pub fn granted_permit(&mut self, attempt: Attempt, now: Nanos) -> Option<Waiter> {
+        if let Some(ticket) = self.tickets.remove(&attempt) {
+            self.handed_over += 1;
+            self.in_line.retain(|waiter| waiter.owner != ticket);
+        }
+        let earlier = self.earlier.remove(&attempt)?;
+        let overtaken = self.in_line.iter_mut().filter(|waiter| {
+            let waits = waiter.ticket_holder.waits(now) && waiter.process.is_running();
+            waits && earlier.contains(&waiter.owner)
+        });
+        let overtaken = overtaken.map(|waiter| {
+            waiter.ticket_holder.overtaken += 1;
+            &*waiter
+        });
+        let most = overtaken.max_by_key(|waiter| waiter.ticket_holder.overtaken);
+        most.cloned()
     }
 
     /// An attempt has acquired the lease. Returns the claims that were ahead of it when it sent

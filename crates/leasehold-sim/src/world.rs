@@ -2,24 +2,28 @@
 
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
-use leasehold::node::{Claim, Verb, Vote};
-use leasehold::{Lease, Name};
+use leasehold::node::link::Reply as Said;
+use leasehold::node::{Claim, Seat, Verb, Vote};
+use leasehold::{Mode, Name};
 
 use crate::agenda::{Agenda, Nanos};
 use crate::bug::Bug;
-use crate::check::{Fact, Scene, order};
+use crate::check::once::Runs;
+use crate::check::{Fact, Scene, limit, order};
 use crate::clock::NodeClock;
 use crate::dice::Dice;
 use crate::fault::Fault;
 use crate::journal::Journal;
-use crate::ledger::HoldingId;
+use crate::ledger::{Guard, HoldingId};
+use crate::message::{Ask, Reply, Request};
 use crate::network::Network;
 use crate::plan::Plan;
 use crate::process::Process;
 use crate::resource::Resource;
-use crate::server::{Reply, Request, Server};
+use crate::semaphore::Semaphores;
+use crate::server::Server;
 use crate::subscriptions::{Channel, Notification};
 use crate::sync::locked;
 use crate::waiters::Waiters;
@@ -44,8 +48,14 @@ pub struct World {
     pub processes: Mutex<Vec<Arc<Process>>>,
     /// The names that are locked.
     pub names: Vec<Name>,
+    /// Which of them belong to semaphores.
+    pub semaphores: Semaphores,
+    /// The numbers of permits that holders of permits use.
+    numbers: Mutex<limit::Numbers>,
     journal: Mutex<Journal>,
     waiters: Mutex<Waiters>,
+    /// The runs of work that is done once per period, in the fault phase and without faults.
+    runs: [Mutex<Runs>; 2],
     channels: AtomicU64,
     calm: AtomicBool,
     /// From when on there are no effects of faults, if it stays calm.
@@ -94,18 +104,24 @@ impl World {
             }
             Server::new(NodeClock::new(ppm, dice.between(0, 4_000_000), offset_us))
         });
+        // Two more for work that is done once per period.
+        let names = (0..plan.names + 2)
+            .map(|name| Name::new(format!("name-{name}")).expect("a short name is valid"));
+        let mut names = names.collect();
+        let semaphores = Semaphores::new(&plan.kinds, &mut names);
         Arc::new(Self {
             bug,
             agenda: Agenda::default(),
             network: Network::new(&plan, &dice),
             servers: servers.collect(),
-            resource: Resource::new(plan.names),
+            resource: Resource::new(names.len()),
             processes: Mutex::default(),
-            names: (0..plan.names)
-                .map(|name| Name::new(format!("name-{name}")).expect("a short name is valid"))
-                .collect(),
+            names,
+            semaphores,
+            numbers: Mutex::default(),
             journal: Mutex::new(journal),
             waiters: Mutex::default(),
+            runs: Default::default(),
             channels: AtomicU64::new(0),
             calm: AtomicBool::new(false),
             well_from: AtomicU64::new(0),
@@ -117,6 +133,26 @@ impl World {
             dice,
             plan,
         })
+    }
+
+    /// The name of the work that is done once per period.
+    pub fn once_name(&self) -> usize {
+        self.plan.names
+    }
+
+    /// The same, when there are no faults.
+    pub fn once_name_in_calm(&self) -> usize {
+        self.plan.names + 1
+    }
+
+    /// The runs of the work of this name.
+    pub fn runs(&self, name: usize) -> std::sync::MutexGuard<'_, Runs> {
+        locked(&self.runs[name - self.plan.names])
+    }
+
+    /// Identifies the memory of each node.
+    pub fn memories(&self) -> Vec<u64> {
+        self.servers.iter().map(Server::memory).collect()
     }
 
     /// Runs all events until then, or until a promise is broken.
@@ -243,15 +279,52 @@ impl World {
         self.busy.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes that a claim is sent to a node. Returns its owner value as the nodes see it.
-    pub fn asked(&self, process: &Arc<Process>, verb: Verb, claim: &Claim) -> Arc<[u8]> {
-        let name = self.names.iter().position(|name| name == claim.name());
-        let name = name.expect("callers use the names there are");
+    /// The owner value, as the nodes see it, of the claim that this one replaces.
+    pub fn replaced_by(&self, claim: &Claim) -> Option<Arc<[u8]>> {
+        let replaced = claim.replaces()?;
+        Some(self.waiters().alias(replaced, self.plan.seed))
+    }
+
+    /// The seat of a claim, as the nodes see it.
+    pub fn seat_of(&self, claim: &Claim) -> Option<Seat> {
+        let seat = claim.seat()?;
+        Some(match self.ticket_of(claim) {
+            Some(ticket) => seat.copied().with_ticket(&*ticket),
+            None => seat.copied(),
+        })
+    }
+
+    /// The owner value, as the nodes see it, of the ticket that a claim for a permit names.
+    fn ticket_of(&self, claim: &Claim) -> Option<Arc<[u8]>> {
+        let seat = claim.seat().filter(|seat| seat.number().is_some())?;
+        let ticket = seat.place(claim.owner())?;
+        Some(self.waiters().alias(ticket, self.plan.seed))
+    }
+
+    /// The numbers of permits that holders of permits use.
+    pub fn numbers(&self) -> std::sync::MutexGuard<'_, limit::Numbers> {
+        locked(&self.numbers)
+    }
+
+    /// The number of a key among the names.
+    pub fn index_of(&self, key: &Name) -> usize {
+        let known = self.names.iter().position(|name| name == key);
+        known.expect("callers use the names there are")
+    }
+
+    /// Notes that a claim is sent to a node.
+    pub fn asked(&self, process: &Arc<Process>, verb: Verb, claim: &Claim) {
+        let name = self.index_of(claim.name());
         let owner = self.waiters().alias(claim.owner(), self.plan.seed);
-        self.waiters()
-            .sent(process, name, verb, (claim.token(), &owner));
+        self.waiters().sent(
+            process,
+            name,
+            verb,
+            (claim.token(), &owner),
+            self.agenda.now(),
+        );
         if !matches!(verb, Verb::Acquire | Verb::Wait) {
-            return owner;
+            return;
         }
         let key = (process.slot, process.life, name, claim.token());
         let asked = (verb, self.agenda.now());
@@ -267,12 +340,25 @@ impl World {
                 true
             }
         };
-        if new && self.is_well() {
+        if let (Some(seat), true) = (claim.seat(), new && verb == Verb::Acquire) {
+            let (ticket, line) = (self.ticket_of(claim), self.index_of(seat.semaphore()));
+            let mut before = match self.is_well() {
+                true => self.waiters().standing_before_ticket(line, ticket.as_ref()),
+                false => Vec::new(),
+            };
+            let all = before.clone();
+            before.retain(|waiter| order::stands_everywhere(self, waiter));
+            let waiters = &mut *self.waiters();
+            waiters.note_standing(&before);
+            waiters.note_request(key, ticket, &all, self.agenda.now());
+            waiters.note_before(key, before);
+            return;
+        }
+        if new && self.is_well() && claim.seat().is_none() {
             let mut before = self.waiters().standing_before(name, claim.token());
             before.retain(|waiter| order::stands_everywhere(self, waiter));
             self.waiters().note_before(key, before);
         }
-        owner
     }
 
     /// A caller has acquired a lease.
@@ -280,8 +366,8 @@ impl World {
         &self,
         process: &Arc<Process>,
         name: usize,
-        token: u64,
-        lease: Option<Weak<Lease>>,
+        (token, mode): (u64, Mode),
+        guard: Option<Guard>,
     ) -> HoldingId {
         let now = self.agenda.now();
         let key = (process.slot, process.life, name, token);
@@ -294,13 +380,37 @@ impl World {
             let journal = &mut *self.journal();
             let times = (journal.began(key, self.plan.mode, now), now);
             journal.note(now, || {
-                format!("{} holds name-{name} with token {token}", process.label())
+                let how = match mode {
+                    Mode::Shared => "reads",
+                    _ => "holds",
+                };
+                let (who, name) = (process.label(), &self.names[name]);
+                format!("{who} {how} {name} with token {token}")
             });
-            journal.ledger.enter(process, name, token, lease, times)
+            let claim = (token, mode);
+            journal.ledger.enter(process, name, claim, guard, times)
         };
         self.check(Fact::Granted(id), Some(process));
         if let Err(what) = order::no_waiter_overtaken(self, token, &before) {
             self.violate(order::PROMISE, what);
+        }
+        if let Some(semaphore) = self.semaphores.of_permit(name) {
+            let overtaken = {
+                let waiters = &mut *self.waiters();
+                waiters.idle_since.remove(&semaphore.line());
+                waiters.granted_permit(key, now)
+            };
+            // Beyond the assumptions, round trips may take longer than nodes wait for a silent waiter.
+            let order = overtaken
+                .as_ref()
+                .filter(|_| self.plan.mode == crate::plan::Mode::Within)
+                .map_or(Ok(()), order::not_overtaken_often);
+            if let Err(what) = order {
+                self.violate(order::PROMISE, what);
+            }
+            if let Err(what) = limit::not_exceeded(self, semaphore) {
+                self.violate(limit::PROMISE, what);
+            }
         }
         id
     }
@@ -358,30 +468,27 @@ impl World {
         let journal = &mut *self.journal();
         journal.note(now, || {
             let late = if late { ", too late" } else { "" };
-            let ask = match request {
-                Request::Ask(ask) => ask,
-                Request::Subscribe(_) => {
-                    return format!("    n{server}: subscribes a client{late}");
-                }
-                _ => return format!("    n{server}: answers a handshake{late}"),
-            };
-            let (verb, claim) = (ask.verb, &ask.claim);
-            let said = match reply.bare() {
-                // Without host and process id, which differ from run to run.
-                Reply::Vote(Vote::Held { holder, place, .. }) => {
-                    let by = holder.label.as_deref().unwrap_or("another");
-                    let kept = if holder.kept { ", kept" } else { "" };
-                    let place = place.map_or(String::new(), |place| format!(", {place} before"));
-                    format!("held by {by}, token {:?}{kept}{place}", holder.token)
-                }
-                Reply::Vote(vote) => vote.to_string(),
-                Reply::Forgot => "another epoch".to_owned(),
-                Reply::NoScript => "script not known".to_owned(),
+            let said = match reply {
+                Reply::Script(said) => said.iter().map(tell).collect::<Vec<_>>().join("; "),
+                Reply::Bool(said) => said.to_string(),
                 Reply::ReadOnly => "a replica".to_owned(),
-                _ => "hello".to_owned(),
+                _ => "done".to_owned(),
             };
-            let (name, token) = (claim.name(), claim.token());
-            format!("    n{server}: {verb:?} {name} token {token}: {said}{late}")
+            let claim = |ask: &Ask| {
+                let (verb, name, token) = (ask.verb, ask.claim.name(), ask.claim.token());
+                let plain = if ask.is_plain_delete { " plainly" } else { "" };
+                format!("{verb:?}{plain} {name} token {token}")
+            };
+            let asked = match request {
+                Request::Script(asks) => asks.iter().map(claim).collect::<Vec<_>>().join("; "),
+                Request::Set(ask) => format!("SET for {}", claim(ask)),
+                Request::Delete(ask) => format!("DEL for {}", claim(ask)),
+                Request::Look(name) => format!("a line for {name}"),
+                Request::Probe => "identity".to_owned(),
+                Request::Subscribe(_) => "subscription".to_owned(),
+                _ => "handshake".to_owned(),
+            };
+            format!("    n{server}: {asked}: {said}{late}")
         });
     }
 
@@ -417,5 +524,23 @@ impl World {
         self.network.clear();
         self.journal().ledger.clear();
         *self.waiters() = Waiters::default();
+    }
+}
+
+/// What a node says about a claim, without host and process id, which differ from run to run.
+fn tell(said: &Said) -> String {
+    match said {
+        Said::Answer(Ok(Vote::Held { holder, place, .. })) => {
+            let by = holder.label.as_deref().unwrap_or("another");
+            let kept = if holder.kept { ", kept" } else { "" };
+            let place = place.map_or(String::new(), |place| format!(", {place} before"));
+            format!("held by {by}, token {:?}{kept}{place}", holder.token)
+        }
+        Said::Answer(Ok(vote)) => vote.to_string(),
+        Said::GrantedAt(_) => Vote::Granted.to_string(),
+        Said::Alone => "not the common case".to_owned(),
+        Said::Forgot => "another epoch".to_owned(),
+        Said::NoScript => "script not known".to_owned(),
+        _ => "a replica".to_owned(),
     }
 }

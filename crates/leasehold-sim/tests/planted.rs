@@ -5,7 +5,7 @@ use leasehold_sim::{Bug, batch};
 
 /// A bug, the promises of which it must break at least one, and the number of seeds within which
 /// it must do so: five to ten times the average.
-const PLANTED: [(&str, &[&str], u64); 29] = [
+const PLANTED: [(&str, &[&str], u64); 51] = [
     (
         "validity-from-reply",
         &["exclusion", "lost() in time"],
@@ -21,6 +21,7 @@ const PLANTED: [(&str, &[&str], u64); 29] = [
     ("lost-by-flag", &["lost() in time"], 300),
     ("ties-win", &["tokens", "no lost update"], 300),
     ("fence-dies-with-lock", &["tokens"], 20),
+    ("fence-kept-too-short", &["tokens"], 1_500),
     ("missing-fence-is-zero", &["tokens"], 300),
     ("no-restart-guard", &["exclusion", "lost() in time"], 500),
     ("no-floor", &["tokens"], 500),
@@ -32,6 +33,8 @@ const PLANTED: [(&str, &[&str], u64); 29] = [
         &["exclusion", "lost() in time", "tokens", "progress"],
         60,
     ),
+    ("plain-delete-across-connections", &["nothing left"], 100),
+    ("releases-in-doubt", &["exclusion", "lost() in time"], 2_500),
     ("missed-notification", &["progress"], 10),
     ("dead-waiter-kept", &["progress", "nothing left"], 4_000),
     ("stale-ticket-granted", &["tokens"], 20),
@@ -45,8 +48,35 @@ const PLANTED: [(&str, &[&str], u64); 29] = [
     ("turn-is-grant", &["exclusion", "tokens"], 20),
     ("gives-up-in-silence", &["nothing left"], 70),
     ("no-lead", &["progress"], 800),
-    ("resource-unfenced", &["no lost update"], 70),
+    ("result-of-a-minority", &["once"], 5_000),
+    ("failure-keeps", &["once"], 50),
+    ("kept-notifies-nobody", &["progress"], 200),
+    ("unsorted", &["progress"], 50),
+    ("some-names-suffice", &["exclusion", "lost() in time"], 70),
+    ("free-is-grant", &["exclusion", "tokens"], 40),
+    ("leaves-when-told", &["order"], 400),
+    ("ticket-ignored", &["order"], 60),
+    ("rest-not-announced", &["progress"], 800),
+    ("other-number-accepted", &["limit"], 400),
+    ("resource-unfenced", &["no lost update"], 700),
     ("resource-ignores-reads", &["no lost update"], 500),
+    ("reader-leaves-fence", &["tokens"], 50),
+    ("reader-ignores-write-fence", &["tokens"], 60),
+    ("exclusive-keeps-write-fence", &["tokens"], 150),
+    ("reader-joins-anyway", &["tokens"], 200),
+    (
+        "writer-ignores-marker",
+        &["exclusion", "lost() in time"],
+        30,
+    ),
+    ("downgrade-forgets-writer", &["tokens"], 250),
+    ("no-floor-for-readers", &["tokens"], 2_000),
+    (
+        "marker-of-the-last",
+        &["exclusion", "lost() in time"],
+        1_000,
+    ),
+    ("readers-pass-the-line", &["order"], 60),
 ];
 
 #[test]

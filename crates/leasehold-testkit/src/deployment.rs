@@ -4,11 +4,11 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Mutex;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use leasehold::{Builder, Client, MemoryNode, Moment, Name};
 
-use crate::{RedisServer, TempDir};
+use crate::{RedisServer, TempDir, setup, unix_us};
 
 /// A future that a [`Deployment`] returns.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -100,11 +100,8 @@ impl Deployment for Local {
 
     fn set_foreign(&self, name: &[u8], value: &[u8], ttl: Option<Duration>) {
         let expires = ttl.map(|ttl| {
-            let at = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .expect("a clock")
-                + ttl;
-            i64::try_from(at.as_micros()).expect("a date")
+            let at = u128::from(unix_us()) + ttl.as_micros();
+            i64::try_from(at).expect("a date")
         });
         let changed = self.sql().execute(
             "INSERT INTO names (name, owner, expires_unix_us) VALUES (?1, ?2, ?3)
@@ -158,11 +155,7 @@ impl Redis {
 
 impl Deployment for Redis {
     fn builder(&self) -> Builder {
-        let urls: Vec<_> = self.servers().iter().map(RedisServer::url).collect();
-        Client::builder()
-            .nodes(urls)
-            .connect_timeout(Duration::from_secs(10))
-            .assume_fresh()
+        setup::fresh(&self.servers())
     }
 
     fn set_foreign(&self, name: &[u8], value: &[u8], ttl: Option<Duration>) {

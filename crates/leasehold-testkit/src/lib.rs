@@ -1,5 +1,6 @@
 //! Tools for testing leasehold, and nodes written for it: a conformance suite that every kind of
-//! node must pass, and helpers that start real Redis servers.
+//! node must pass, real Redis servers, nodes and clocks that a test controls, and set-up that tests
+//! share.
 //!
 //! The whole test file of a node:
 //!
@@ -10,12 +11,16 @@
 mod clock;
 pub mod conformance;
 mod deployment;
+mod node;
+mod postgres;
+pub mod process;
 mod server;
-mod stopped;
+pub mod setup;
 mod temp;
 
-pub use clock::RuntimeClock;
+pub use clock::{RuntimeClock, ShiftedClock, unix_us};
 pub use deployment::{BoxFuture, Deployment, Local, Memory, Redis};
-pub use server::{FrozenClock, RedisServer};
-pub use stopped::until_stopped;
+pub use node::TestNode;
+pub use postgres::PostgresServer;
+pub use server::{FrozenClock, RedisServer, free_port};
 pub use temp::TempDir;

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{TempDir, until_stopped};
+use crate::{TempDir, process};
 
 /// How long a server may take to start on a slow machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -168,16 +168,17 @@ impl RedisServer {
     /// # Panics
     /// If it cannot be stopped.
     pub fn stop(&mut self) {
-        self.signal("STOP");
         if let Some(child) = &self.child {
-            until_stopped(child.id());
+            process::stop(child.id());
         }
         self.stopped = true;
     }
 
     /// Sends SIGCONT.
     pub fn resume(&mut self) {
-        self.signal("CONT");
+        if let Some(child) = &self.child {
+            process::signal(child.id(), "CONT");
+        }
         self.stopped = false;
     }
 
@@ -189,6 +190,41 @@ impl RedisServer {
     pub fn command(&self, parts: &[&[u8]]) -> String {
         let reply = self.try_command(parts).expect("the server answers");
         String::from_utf8_lossy(&reply).into_owned()
+    }
+
+    /// Sends a command that must succeed, such as `"CONFIG SET maxmemory 1"`: words with spaces
+    /// between them. Returns the raw reply.
+    ///
+    /// # Panics
+    /// If the server does not answer, or answers with an error.
+    pub fn run(&self, line: &str) -> String {
+        let words: Vec<_> = line.split(' ').map(str::as_bytes).collect();
+        let reply = self.command(&words);
+        assert!(!reply.starts_with('-'), "{line}: {reply}");
+        reply
+    }
+
+    /// A field of a section of INFO, or an empty string.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn info(&self, section: &str, field: &str) -> String {
+        let info = self.run(&format!("INFO {section}"));
+        let value = |line: &str| Some(line.strip_prefix(field)?.strip_prefix(':')?.to_owned());
+        info.lines().find_map(value).unwrap_or_default()
+    }
+
+    /// How often clients and scripts have called a command, such as `evalsha`.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats = self.info("commandstats", &format!("cmdstat_{command}"));
+        let calls = stats.strip_prefix("calls=").unwrap_or("0");
+        let calls = calls.split(',').next().expect("the number of calls");
+        calls.parse().expect("a number")
     }
 
     /// The string at a key, if there is one.
@@ -220,15 +256,6 @@ impl RedisServer {
         let mut reply = Vec::new();
         stream.take(64 * 1024).read_to_end(&mut reply)?;
         Ok(reply.strip_suffix(b"+OK\r\n").unwrap_or(&reply).to_vec())
-    }
-
-    fn signal(&self, signal: &str) {
-        if let Some(child) = &self.child {
-            let status = Command::new("kill")
-                .args([format!("-{signal}"), child.id().to_string()])
-                .status();
-            assert!(status.is_ok_and(|s| s.success()), "kill -{signal} failed");
-        }
     }
 
     /// Starts the process. Returns whether the server came up on its port.
@@ -316,7 +343,12 @@ fn server_program() -> OsString {
         .into()
 }
 
-fn free_port() -> u16 {
+/// A port on which no program listens at the moment.
+///
+/// # Panics
+/// If all ports are in use.
+#[must_use]
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("its address").port()
 }

@@ -37,26 +37,37 @@
 //! | `tls` | | `rediss://`, with rustls |
 //! | `blocking` | | [`blocking`](crate#blocking), for programs without async |
 //! | `cancellation` | | `Lease::cancellation_token` |
+//! | `unstable-node` | | the rules by which the nodes of this crate vote ([`node`]); any release may change this part of the API |
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
 mod base;
 mod client;
+mod election;
+pub mod fence;
+mod latch;
 mod lease;
 mod mutex;
+mod mutexes;
 pub mod node;
+mod once;
 #[cfg(feature = "planted-bugs")]
 #[doc(hidden)]
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
 mod quorum;
+mod rw_lock;
+mod semaphore;
 
 pub use base::clock::{Moment, TimeSource};
-pub use base::error::{Error, Invalid, NodeReport, Refusal, Story, TlsPart};
-pub use base::holder::Holder;
+pub use base::done::Done;
+pub use base::error::{Error, Invalid, Loss, NodeOutcome, NodeReport, Refusal, TlsPart};
+pub use base::holder::{Holder, StoredResult};
+pub use base::mode::Mode;
 pub use base::name::Name;
 pub use client::Client;
 #[cfg(feature = "blocking")]
@@ -64,14 +75,30 @@ pub use client::blocking;
 pub use client::builder::Builder;
 pub use client::inspect::{Inspection, Listing, LockState};
 pub use client::options::{Options, Wait};
+pub use election::{Election, Leader, Observer};
+pub use latch::Latch;
 pub use lease::detached::Detached;
 pub use lease::guard::{Lease, Released};
-pub use lease::state::Loss;
+pub use lease::leases::Leases;
 pub use mutex::Mutex;
-pub use node::Sighting;
+pub use mutexes::Mutexes;
 pub use node::memory::MemoryNode;
+pub use node::sighting::Sighting;
+pub use once::{Once, OnceError, OnceStart, OnceTurn};
+pub use rw_lock::RwLock;
+pub use semaphore::Semaphore;
 
-/// Compiles and runs the examples of the README as tests.
+/// Compiles and runs the examples of the pages as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../README.md")]
+#[doc = include_str!("../../../docs/election.md")]
+#[doc = include_str!("../../../docs/fencing.md")]
+#[cfg_attr(feature = "blocking", doc = include_str!("../../../docs/migrating.md"))]
+#[doc = include_str!("../../../docs/once.md")]
+#[doc = include_str!("../../../docs/reentrancy.md")]
+#[doc = include_str!("../../../docs/rw-lock.md")]
+#[doc = include_str!("../../../docs/several-names.md")]
+#[doc = include_str!("../../../docs/semaphore.md")]
+#[doc = include_str!("../../../docs/latch.md")]
+struct Pages;

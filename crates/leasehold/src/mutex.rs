@@ -1,14 +1,13 @@
 //! A named lock that at most one holder has at a time.
 
+use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::acquire;
-use crate::base::error::{Error, Invalid};
-use crate::base::name::Name;
-use crate::client::core::Core;
-use crate::client::options::{Options, Wait};
+use crate::acquire::{Handle, unless_held};
+use crate::base::error::Error;
+use crate::base::mode::Mode;
+use crate::client::options::Options;
 use crate::lease::detached::Detached;
 use crate::lease::guard::Lease;
 
@@ -22,22 +21,15 @@ use crate::lease::guard::Lease;
 /// | [`try_lock_for`](Mutex::try_lock_for) | at most `timeout` | `Ok(None)` |
 /// | [`lock_timeout`](Mutex::lock_timeout) | at most `timeout` | [`Error::TimedOut`] |
 /// | [`with`](Mutex::with) | like `lock` | like `lock` |
+/// | [`try_with`](Mutex::try_with) | no | `Ok(None)` |
 #[derive(Clone)]
 pub struct Mutex {
-    core: Arc<Core>,
-    /// The key on the nodes.
-    name: Result<Name, Invalid>,
-    options: Options,
+    handle: Handle,
 }
 
 impl Mutex {
-    pub(crate) fn new(core: Arc<Core>, name: Result<Name, Invalid>) -> Self {
-        let options = core.options.clone();
-        Self {
-            core,
-            name,
-            options,
-        }
+    pub(crate) fn new(handle: Handle) -> Self {
+        Self { handle }
     }
 
     /// Returns this lock with changed options.
@@ -55,7 +47,7 @@ impl Mutex {
     /// ```
     #[must_use]
     pub fn with_options(mut self, change: impl FnOnce(Options) -> Options) -> Self {
-        self.options = change(self.options);
+        self.handle = self.handle.with_options(change);
         self
     }
 
@@ -79,7 +71,7 @@ impl Mutex {
     /// Cancel safety: if the future is dropped, the client releases the claim in the background. At
     /// worst the claim expires after its TTL.
     pub fn lock(&self) -> impl Future<Output = Result<Lease, Error>> + Send + use<> {
-        self.acquire(self.options.clone())
+        self.acquire(self.handle.options.clone())
     }
 
     /// Acquires the lock if it is free. Returns `Ok(None)` if another client holds it.
@@ -89,7 +81,7 @@ impl Mutex {
     ///
     /// Cancel safety: like [`lock`](Mutex::lock).
     pub fn try_lock(&self) -> impl Future<Output = Result<Option<Lease>, Error>> + Send + use<> {
-        let acquiring = self.acquire(self.options.clone().wait(Wait::No));
+        let acquiring = self.acquire(self.handle.without_waiting());
         async move { unless_held(acquiring.await) }
     }
 
@@ -132,7 +124,7 @@ impl Mutex {
         &self,
         timeout: Duration,
     ) -> impl Future<Output = Result<Lease, Error>> + Send + use<> {
-        self.acquire(self.options.clone().wait(Wait::For(timeout)).attempts(None))
+        self.acquire(self.handle.waiting_for(timeout))
     }
 
     /// Acquires the lock, runs `work`, and releases the lock. If the lease is lost in between,
@@ -160,15 +152,49 @@ impl Mutex {
         W: AsyncFnOnce(&Lease) -> T,
     {
         let acquiring = self.lock();
+        async move { acquiring.await?.run(work).await }
+    }
+
+    /// Runs `work` if the lock is free, and releases the lock. Returns `Ok(None)` if another client
+    /// holds it. As [`with`](Mutex::with) otherwise.
+    ///
+    /// This is for tasks that are due on several machines. With [`Options::min_hold`], the others skip
+    /// theirs also if the first one ends before their clocks say that it is time. With
+    /// [`Options::max_hold`], a task that hangs is dropped. If a task that failed should be repeated
+    /// by another machine, use [`Client::once`](crate::Client::once).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// use std::time::Duration;
+    ///
+    /// let hourly = client.mutex("reports/hourly").with_options(|options| {
+    ///     options
+    ///         .min_hold(Duration::from_secs(50 * 60))
+    ///         .max_hold(Duration::from_secs(55 * 60))
+    /// });
+    /// assert_eq!(hourly.try_with(async |_| "sent").await?, Some("sent"));
+    /// assert_eq!(hourly.try_with(async |_| "sent again").await?, None);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`try_lock`](Mutex::try_lock), and [`Error::Lost`].
+    ///
+    /// Cancel safety: like [`with`](Mutex::with).
+    pub fn try_with<T, W>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = Result<Option<T>, Error>> + use<T, W>
+    where
+        W: AsyncFnOnce(&Lease) -> T,
+    {
+        let acquiring = self.try_lock();
         async move {
-            let lease = acquiring.await?;
-            let done = tokio::select! {
-                biased;
-                () = lease.lost() => None,
-                value = work(&lease) => Some(value),
-            };
-            // The lease did not protect a result that came after the deadline.
-            lease.finish(done).await
+            match acquiring.await? {
+                Some(lease) => Ok(Some(lease.run(work).await?)),
+                None => Ok(None),
+            }
         }
     }
 
@@ -178,46 +204,23 @@ impl Mutex {
     /// # Errors
     /// [`Error::Invalid`] for an owner value that leasehold did not create.
     pub fn detached(&self, owner: &str) -> Result<Detached, Error> {
-        let name = self.name.as_ref().map_err(Clone::clone)?;
-        self.options.validate(self.core.constants.restart_guard)?;
-        let core = Arc::clone(&self.core);
-        Ok(Detached::from_owner(
-            core,
-            name.clone(),
-            owner,
-            &self.options,
-        )?)
+        let Handle { core, key, options } = self.handle.clone();
+        options.validate(core.constants.restart_guard)?;
+        Ok(Detached::from_owner(core, key?, owner, &options)?)
     }
 
-    /// Acquires the lock with these options. The future owns everything that it needs.
     fn acquire(
         &self,
         options: Options,
     ) -> impl Future<Output = Result<Lease, Error>> + Send + use<> {
-        let (core, name) = (Arc::clone(&self.core), self.name.clone());
-        async move {
-            let acquired = acquire(&core, &name?, &options).await;
-            acquired.map_err(|error| core.explain(error))
-        }
+        self.handle.acquire(Mode::Exclusive, options)
     }
 }
 
-/// Turns "another client held the lock for as long as the call could wait" into `None`.
-fn unless_held(acquired: Result<Lease, Error>) -> Result<Option<Lease>, Error> {
-    match acquired {
-        Ok(lease) => Ok(Some(lease)),
-        Err(Error::Held(_) | Error::TimedOut { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-impl std::fmt::Debug for Mutex {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mutex")
-            .field(
-                "name",
-                &self.name.as_ref().map(|key| self.core.name_of(key)),
-            )
+            .field("name", &self.handle)
             .finish_non_exhaustive()
     }
 }

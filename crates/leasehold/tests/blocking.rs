@@ -8,22 +8,10 @@ use std::time::Duration;
 use leasehold::blocking::Client;
 use leasehold::{Error, Options, Released};
 use leasehold_testkit::RedisServer;
-
-const LONG: Duration = Duration::from_secs(60);
-
-fn patient() -> Options {
-    Options::default()
-        .ttl(Duration::from_secs(30))
-        .node_timeout(Duration::from_secs(10))
-        .outage_patience(LONG)
-}
+use leasehold_testkit::setup::{LONG, fresh, patient};
 
 fn client(servers: &[RedisServer]) -> Client {
-    let builder = leasehold::Client::builder()
-        .nodes(servers.iter().map(RedisServer::url))
-        .options(patient())
-        .connect_timeout(Duration::from_secs(10))
-        .assume_fresh();
+    let builder = fresh(servers).options(patient(Options::default()));
     Client::connect(builder).expect("the nodes work")
 }
 
@@ -118,21 +106,77 @@ fn the_facade_is_complete() {
         });
         methods.collect()
     }
-    let blocking = include_str!("../src/client/blocking.rs");
+    let blocking = concat!(
+        include_str!("../src/client/blocking.rs"),
+        include_str!("../src/client/blocking/election.rs"),
+        include_str!("../src/client/blocking/latch.rs"),
+        include_str!("../src/client/blocking/lease.rs"),
+        include_str!("../src/client/blocking/once.rs"),
+        include_str!("../src/client/blocking/rw_lock.rs"),
+        include_str!("../src/client/blocking/semaphore.rs"),
+        include_str!("../src/client/blocking/several.rs"),
+    );
     for (of, source) in [
         ("Client", include_str!("../src/client/mod.rs")),
         ("Client", include_str!("../src/client/inspect.rs")),
         ("Mutex", include_str!("../src/mutex.rs")),
         ("Lease", include_str!("../src/lease/guard.rs")),
         ("Detached", include_str!("../src/lease/detached.rs")),
+        ("Mutexes", include_str!("../src/mutexes.rs")),
+        ("Leases", include_str!("../src/lease/leases.rs")),
+        ("RwLock", include_str!("../src/rw_lock.rs")),
+        ("Semaphore", include_str!("../src/semaphore.rs")),
+        ("Latch", include_str!("../src/latch.rs")),
+        ("Once", include_str!("../src/once.rs")),
+        ("Election", include_str!("../src/election.rs")),
     ] {
         let (has, needs) = (methods(blocking, of), methods(source, of));
         assert!(needs.len() >= 3, "{needs:?}");
-        // In the blocking API, a `Builder` is an argument.
-        for method in needs.iter().filter(|method| **method != "builder") {
+        // A `Builder` is an argument in the blocking API, which has no async leases to lend and no
+        // work that is interrupted half-way.
+        let elsewhere = ["builder", "begin", "get", "iter"];
+        for method in needs.iter().filter(|method| !elsewhere.contains(method)) {
             assert!(has.contains(method), "blocking::{of} lacks `{method}`");
         }
     }
+}
+
+#[test]
+fn permits_and_parties() {
+    let client = Client::in_memory();
+    let exports = client.semaphore("exports", 2);
+    let both = exports.acquire_many(2).expect("leases");
+    assert!(exports.try_acquire().expect("a majority").is_none());
+    let timed_out = exports.acquire_timeout(Duration::from_millis(20));
+    assert!(
+        matches!(timed_out, Err(Error::TimedOut { .. })),
+        "{timed_out:?}"
+    );
+    let seen = client.inspect_permits("exports").expect("a majority").locks;
+    assert_eq!(seen.len(), 2);
+    let (permit, lock) = (
+        seen[0].permit.expect("a permit"),
+        seen[0].lock().expect("held"),
+    );
+    let broken = client.break_permit("exports", permit, &lock.owner_id());
+    assert!(broken.expect("a majority"));
+    let number = exports.with(|lease| lease.permit()).expect("a lease");
+    assert_eq!(number, Some(permit));
+    drop(both);
+    let more = client.semaphore("exports", 3);
+    more.resize().expect("a majority");
+    assert!(more.acquire().is_ok());
+
+    let latch = client
+        .latch("ready", ["one", "two"])
+        .kept_for(Duration::from_secs(60));
+    latch.arrive("one").expect("a majority");
+    assert_eq!(latch.missing().expect("a majority").len(), 1);
+    let waited = latch.wait_timeout(Duration::from_millis(20));
+    assert!(!waited.expect("a majority"));
+    latch.arrive_and_wait("two").expect("a majority");
+    latch.clear().expect("a majority");
+    assert_eq!(latch.missing().expect("a majority").len(), 2);
 }
 
 #[test]

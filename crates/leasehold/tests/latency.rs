@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::Client;
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, setup};
 
 const ROUNDS: usize = 8;
 const SAMPLES: usize = 150;
@@ -58,13 +58,7 @@ async fn a_faulty_minority_costs_nothing() {
 
 async fn ratio(fault: Fault) -> f64 {
     let mut servers = RedisServer::start_many(5);
-    let client = Client::builder()
-        .nodes(servers.iter().map(RedisServer::url))
-        .connect_timeout(Duration::from_secs(10))
-        .assume_fresh()
-        .connect()
-        .await
-        .expect("five nodes");
+    let client = setup::client(&servers).await;
     median(&client).await;
     let healthy = median(&client).await;
     fault.strike(&mut servers);

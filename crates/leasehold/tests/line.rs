@@ -1,105 +1,47 @@
 //! Waiting in line on several nodes, on a paused clock: regression tests for bugs that the
 //! simulator found.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::node::{Call, Claim, HANDED_OVER, Node, NodeError, Notifier, Verb, Vote, Watch};
-use leasehold::{Client, MemoryNode, Name, TimeSource};
-use leasehold_testkit::RuntimeClock;
+use leasehold::node::{Call, HANDED_OVER, Node, NodeError, Verb, Vote};
+use leasehold::{Lease, MemoryNode, Name, TimeSource};
+use leasehold_testkit::setup::{lease_of, spawn_lock};
+use leasehold_testkit::{RuntimeClock, TestNode};
 
-/// A node that answers after a delay, counts its requests, and can become unreachable.
-#[derive(Clone)]
-struct Far {
-    node: MemoryNode,
-    delay: Duration,
-    waits: Arc<AtomicUsize>,
-    releases: Arc<AtomicUsize>,
-    away: Arc<AtomicBool>,
+/// A node that answers after a delay, and cannot notify.
+fn far(node: &MemoryNode, ms: u64) -> TestNode {
+    let delay = Duration::from_millis(ms);
+    let node = TestNode::new(node).without_notifications();
+    node.answering_after(move |_| delay)
 }
 
-impl Far {
-    fn new(node: &MemoryNode, ms: u64) -> Self {
-        Self {
-            node: node.clone(),
-            delay: Duration::from_millis(ms),
-            waits: Arc::default(),
-            releases: Arc::default(),
-            away: Arc::default(),
-        }
-    }
-}
-
-impl Node for Far {
-    fn label(&self) -> &str {
-        self.node.label()
-    }
-
-    fn floor(&self) -> u64 {
-        self.node.floor()
-    }
-
-    fn submit(&self, call: Call) {
-        if self.away.load(Ordering::SeqCst) {
-            let why = "no connection".into();
-            return call.answer(Err(NodeError::Unreachable { why }));
-        }
-        match call.verb() {
-            Verb::Wait => self.waits.fetch_add(1, Ordering::SeqCst),
-            Verb::Release { .. } => self.releases.fetch_add(1, Ordering::SeqCst),
-            _ => 0,
-        };
-        let delay = self.delay;
-        self.node.submit(call.relay(move |call, answer| {
-            tokio::spawn(async move {
-                tokio::time::sleep(delay).await;
-                call.answer(answer);
-            });
-        }));
-    }
-}
-
-fn memory(clock: RuntimeClock, count: usize) -> Vec<MemoryNode> {
-    let node = |n| MemoryNode::with_time_source(format!("n{n}"), Arc::new(clock));
-    (0..count).map(node).collect()
-}
-
-fn client(clock: RuntimeClock, nodes: &[MemoryNode]) -> Client {
-    client_of(clock, nodes.iter().cloned())
-}
-
-fn client_of<N: Node>(clock: RuntimeClock, nodes: impl Iterator<Item = N>) -> Client {
-    let builder = Client::builder().time_source(clock).without_restart_guard();
-    let builder = nodes.fold(builder, |builder, node| builder.custom_node(node));
-    builder.build().expect("a client")
+/// Tokens are issued only some time after a node was created.
+async fn until_nodes_issue_tokens() {
+    tokio::time::sleep(Duration::from_secs(20)).await;
 }
 
 /// Simulator seed 42: a waiter that acquired the lease on a majority released it only on the
-/// nodes that had granted it. On the other nodes its place in the line remained, and the lock was
-/// reserved for it again and again until the node dropped it as silent.
+/// nodes that had granted it. On the other nodes it remained the first in line, so no other claim
+/// could acquire the lock there until the node removed it as silent.
 #[tokio::test(start_paused = true)]
 async fn a_waiters_lease_is_released_on_every_node() {
     let clock = RuntimeClock::start();
-    let nodes = memory(clock, 3);
-    let far: Vec<_> = nodes.iter().map(|node| Far::new(node, 1)).collect();
-    let mut builder = Client::builder().time_source(clock).without_restart_guard();
-    for node in &far {
-        builder = builder.custom_node(node.clone());
-    }
-    let (one, two) = (client(clock, &nodes), builder.build().expect("a client"));
-    // Time must pass before there are tokens to issue.
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    let nodes = clock.nodes(3);
+    let far: Vec<_> = nodes.iter().map(|node| far(node, 1)).collect();
+    let (one, two) = (clock.client(nodes.clone()), clock.client(far.clone()));
+    until_nodes_issue_tokens().await;
     let held = one.mutex("a").lock().await.expect("a lease");
-    let mutex = two.mutex("a");
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let waiting = spawn_lock(two.mutex("a"));
     tokio::time::sleep(Duration::from_secs(1)).await;
     // A client of another library holds the lock on one node.
     let name = Name::new("a").expect("a name");
     nodes[2].set(&name, b"foreign", None);
     held.release().await;
-    let lease = waiting.await.expect("no panic").expect("a lease");
-    let releases = || [0, 1, 2].map(|node: usize| far[node].releases.load(Ordering::SeqCst));
+    let lease = lease_of(waiting).await;
+    let is_release = |verb| matches!(verb, Verb::Release { .. });
+    let releases = || [0, 1, 2].map(|node: usize| far[node].count(is_release));
     let before = releases();
     lease.release().await;
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -112,103 +54,59 @@ async fn a_waiters_lease_is_released_on_every_node() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_news_does_not_cause_another_request() {
     let clock = RuntimeClock::start();
-    let nodes = memory(clock, 7);
-    let waits = Arc::new(AtomicUsize::new(0));
-    let (gone, here) = (Arc::new(AtomicBool::new(false)), Arc::default());
-    let mut builder = Client::builder().time_source(clock).without_restart_guard();
-    for (index, node) in nodes.iter().enumerate() {
-        builder = builder.custom_node(Far {
-            waits: Arc::clone(&waits),
-            away: Arc::clone(if index < 4 { &gone } else { &here }),
-            ..Far::new(node, 700 - 50 * index as u64)
-        });
-    }
-    let far = builder.build().expect("a client");
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    let held = client(clock, &nodes).mutex("a").lock().await;
+    let nodes = clock.nodes(7);
+    let delays = (0..).map(|index| 700 - 50 * index);
+    let far: Vec<_> = nodes.iter().zip(delays).map(|(n, ms)| far(n, ms)).collect();
+    let client = clock.client(far.clone());
+    until_nodes_issue_tokens().await;
+    let held = clock.client(nodes).mutex("a").lock().await;
     let held = held.expect("a lease");
-    let mutex = far.mutex("a").with_options(|options| {
+    let mutex = client.mutex("a").with_options(|options| {
         options
             .outage_patience(Duration::from_secs(60))
             .node_timeout(Duration::from_secs(2))
     });
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let waiting = spawn_lock(mutex);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    gone.store(true, Ordering::SeqCst);
+    far[..4].iter().for_each(|node| node.set_unreachable(true));
     held.release().await;
-    let before = waits.load(Ordering::SeqCst);
+    let waits = || -> usize {
+        let waits = far.iter().map(|node| node.count(|verb| verb == Verb::Wait));
+        waits.sum()
+    };
+    let before = waits();
     tokio::time::sleep(Duration::from_secs(20)).await;
     // A waiter without notifications polls each node about ten times a second.
-    let asked = waits.load(Ordering::SeqCst) - before;
+    let asked = waits() - before;
     assert!((300..1_200).contains(&asked), "asked {asked} times");
     waiting.abort();
 }
 
-/// A node that refuses every EXTEND and counts the ACQUIRE requests.
-#[derive(Clone)]
-struct Rigid {
-    node: MemoryNode,
-    acquires: Arc<AtomicUsize>,
-}
-
-impl Node for Rigid {
-    fn label(&self) -> &str {
-        self.node.label()
-    }
-
-    fn floor(&self) -> u64 {
-        self.node.floor()
-    }
-
-    fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
-        self.node.watch(claim, notifier)
-    }
-
-    fn submit(&self, call: Call) {
-        match call.verb() {
-            Verb::Extend => {
-                let why = "no".into();
-                return call.answer(Err(NodeError::Refused { why }));
-            }
-            Verb::Acquire => {
-                self.acquires.fetch_add(1, Ordering::SeqCst);
-            }
-            _ => {}
-        }
-        self.node.submit(call);
-    }
-}
-
 /// A holder releases the lock to a waiter whose last WAIT was sent `ago` earlier. Returns the
-/// waiter's lease.
-async fn handed_over(ago: Duration, renewal: bool) -> (RuntimeClock, Rigid, leasehold::Lease) {
+/// waiter's lease, and how many ACQUIRE requests it sent. Its node refuses every EXTEND.
+async fn handed_over(ago: Duration, renewal: bool) -> (usize, Lease) {
     let clock = RuntimeClock::start();
-    let node = MemoryNode::with_time_source("n", Arc::new(clock));
-    let rigid = Rigid {
-        node: node.clone(),
-        acquires: Arc::default(),
-    };
-    let builder = Client::builder().time_source(clock);
-    let waiter = builder
-        .custom_node(rigid.clone())
-        .build()
-        .expect("a client");
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    let held = client(clock, &[node]).mutex("a").lock().await;
+    let nodes = clock.nodes(1);
+    let rigid = TestNode::new(&nodes[0]).submit_with(|node, call| match call.verb() {
+        Verb::Extend => call.answer(Err(NodeError::refused("no"))),
+        _ => node.submit(call),
+    });
+    let waiter = clock.client([rigid.clone()]);
+    until_nodes_issue_tokens().await;
+    let held = clock.client(nodes).mutex("a").lock().await;
     let held = held.expect("a lease");
-    let mutex = waiter.mutex("a").with_options(|options| {
+    let waiting = spawn_lock(waiter.mutex("a").with_options(|options| {
         let options = options.ttl(Duration::from_secs(30));
         match renewal {
             true => options,
             false => options.without_renewal(),
         }
-    });
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    }));
     tokio::time::sleep(ago).await;
-    rigid.acquires.store(0, Ordering::SeqCst);
+    let _ = rigid.take_requests();
     held.release().await;
-    let lease = waiting.await.expect("no panic").expect("a lease");
-    (clock, rigid, lease)
+    let lease = lease_of(waiting).await;
+    (rigid.count(|verb| verb == Verb::Acquire), lease)
 }
 
 /// Rule: the validity of a lease that was handed over counts from the last moment at which the
@@ -217,12 +115,8 @@ async fn handed_over(ago: Duration, renewal: bool) -> (RuntimeClock, Rigid, leas
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_handed_over_counts_from_the_last_request() {
     let ago = Duration::from_millis(700);
-    let (_, rigid, lease) = handed_over(ago, true).await;
-    assert_eq!(
-        rigid.acquires.load(Ordering::SeqCst),
-        0,
-        "no ACQUIRE was sent"
-    );
+    let (acquires, lease) = handed_over(ago, true).await;
+    assert_eq!(acquires, 0, "no ACQUIRE was sent");
     let (left, most) = (lease.remaining(), HANDED_OVER - ago);
     assert!(
         left < most && left > most - Duration::from_millis(50),
@@ -240,8 +134,8 @@ async fn a_lease_that_is_handed_over_counts_from_the_last_request() {
 /// whole TTL.
 #[tokio::test(start_paused = true)]
 async fn a_lease_without_renewal_is_not_handed_over() {
-    let (_, rigid, lease) = handed_over(Duration::from_millis(700), false).await;
-    assert_eq!(rigid.acquires.load(Ordering::SeqCst), 1);
+    let (acquires, lease) = handed_over(Duration::from_millis(700), false).await;
+    assert_eq!(acquires, 1);
     assert!(lease.remaining() > Duration::from_secs(29));
 }
 
@@ -249,30 +143,21 @@ async fn a_lease_without_renewal_is_not_handed_over() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_handed_over_is_extended_soon() {
     let clock = RuntimeClock::start();
-    let nodes = memory(clock, 1);
-    let (one, two) = (client(clock, &nodes), client(clock, &nodes));
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    let nodes = clock.nodes(1);
+    let (one, two) = (clock.client(nodes.clone()), clock.client(nodes));
+    until_nodes_issue_tokens().await;
     let held = one.mutex("a").lock().await.expect("a lease");
     let mutex = two
         .mutex("a")
         .with_options(|options| options.ttl(Duration::from_secs(30)));
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let waiting = spawn_lock(mutex);
     tokio::time::sleep(Duration::from_millis(500)).await;
     held.release().await;
-    let lease = waiting.await.expect("no panic").expect("a lease");
+    let lease = lease_of(waiting).await;
     assert!(lease.remaining() < HANDED_OVER);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(lease.remaining() > Duration::from_secs(29));
 }
-
-/// A node far away: messages take `way` in each direction and stay in order.
-struct Distant {
-    node: MemoryNode,
-    calls: Pipe<Call>,
-    answers: Pipe<Answered>,
-}
-
-type Answered = (Call, Result<Vote, NodeError>);
 
 /// Delivers each item after a delay, in order.
 struct Pipe<T>(
@@ -305,35 +190,16 @@ impl<T> Clone for Pipe<T> {
     }
 }
 
-impl Distant {
-    fn new(node: &MemoryNode, way: Duration) -> Self {
-        let to = node.clone();
-        Self {
-            node: node.clone(),
-            calls: Pipe::new(way, move |call| to.submit(call)),
-            answers: Pipe::new(way, |(call, answer): Answered| call.answer(answer)),
-        }
-    }
-}
-
-impl Node for Distant {
-    fn label(&self) -> &str {
-        self.node.label()
-    }
-
-    fn floor(&self) -> u64 {
-        self.node.floor()
-    }
-
-    fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
-        self.node.watch(claim, notifier)
-    }
-
-    fn submit(&self, call: Call) {
-        let answers = self.answers.clone();
-        let answered = move |call, answer| answers.put((call, answer));
-        self.calls.put(call.relay(answered));
-    }
+/// A node far away: messages take `way` in each direction and stay in order.
+fn distant(node: &MemoryNode, way: Duration) -> TestNode {
+    let to = node.clone();
+    let calls = Pipe::new(way, move |call| to.submit(call));
+    type Answered = (Call, Result<Vote, NodeError>);
+    let answers = Pipe::new(way, |(call, answer): Answered| call.answer(answer));
+    TestNode::new(node).submit_with(move |_, call| {
+        let answers = answers.clone();
+        calls.put(call.relay(move |call, answer| answers.put((call, answer))));
+    })
 }
 
 /// Runs a client at distance `way` from `nodes` for 15 s, while `rivals` nearby clients hold the
@@ -341,11 +207,11 @@ impl Node for Distant {
 /// its longest wait.
 async fn far_among_near(nodes: usize, way: Duration, rivals: usize) -> (usize, Duration) {
     let clock = RuntimeClock::start();
-    let nodes = memory(clock, nodes);
-    let far = client_of(clock, nodes.iter().map(|node| Distant::new(node, way)));
-    tokio::time::sleep(Duration::from_secs(20)).await;
+    let nodes = clock.nodes(nodes);
+    let far = clock.client(nodes.iter().map(|node| distant(node, way)));
+    until_nodes_issue_tokens().await;
     for _ in 0..rivals {
-        let near = client_of(clock, nodes.iter().map(|node| Distant::new(node, NEAR)));
+        let near = clock.client(nodes.iter().map(|node| distant(node, NEAR)));
         tokio::spawn(async move {
             loop {
                 let lease = near.mutex("a").lock().await.expect("a lease");
@@ -383,57 +249,36 @@ async fn a_far_client_gets_a_contended_lock() {
     }
 }
 
-/// A node that records its requests, and reports once that a waiter's ticket was overtaken.
-#[derive(Clone)]
-struct Overtaking {
-    node: MemoryNode,
-    asked: Arc<Mutex<Vec<(Verb, u64)>>>,
-    overtakes: Arc<AtomicBool>,
-}
-
-impl Node for Overtaking {
-    fn label(&self) -> &str {
-        self.node.label()
-    }
-
-    fn floor(&self) -> u64 {
-        self.node.floor()
-    }
-
-    fn submit(&self, call: Call) {
-        let (verb, token) = (call.verb(), call.claim().token());
-        self.asked.lock().unwrap().push((verb, token));
-        if verb == Verb::Wait && self.overtakes.swap(false, Ordering::SeqCst) {
-            let fence = token + 160;
-            let now = token + 5_000_000;
-            return call.answer(Ok(Vote::Stale { fence, now }));
-        }
-        self.node.submit(call);
-    }
-}
-
 /// The requests that a waiter sends after its ticket was overtaken.
 async fn asked_when_overtaken() -> Vec<(Verb, u64)> {
     let clock = RuntimeClock::start();
-    let nodes = memory(clock, 1);
-    let node = Overtaking {
-        node: nodes[0].clone(),
-        asked: Arc::default(),
-        overtakes: Arc::default(),
-    };
-    let waiter = client_of(clock, std::iter::once(node.clone()));
-    tokio::time::sleep(Duration::from_secs(20)).await;
-    let held = client(clock, &nodes).mutex("a").lock().await;
+    let nodes = clock.nodes(1);
+    // Reports once that the waiter's ticket was overtaken.
+    let overtakes = Arc::new(AtomicBool::new(false));
+    let now = Arc::clone(&overtakes);
+    let node = TestNode::new(&nodes[0]).without_notifications();
+    let node = node.submit_with(move |node, call| {
+        let token = call.claim().token();
+        match call.verb() == Verb::Wait && now.swap(false, Ordering::SeqCst) {
+            true => call.answer(Ok(Vote::Stale {
+                fence: token + 160,
+                now: token + 5_000_000,
+            })),
+            false => node.submit(call),
+        }
+    });
+    let waiter = clock.client([node.clone()]);
+    until_nodes_issue_tokens().await;
+    let held = clock.client(nodes).mutex("a").lock().await;
     let held = held.expect("a lease");
-    let waiting = tokio::spawn(async move { waiter.mutex("a").lock().await });
+    let waiting = spawn_lock(waiter.mutex("a"));
     tokio::time::sleep(Duration::from_millis(500)).await;
-    node.asked.lock().unwrap().clear();
-    node.overtakes.store(true, Ordering::SeqCst);
+    let _ = node.take_requests();
+    overtakes.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let asked = std::mem::take(&mut *node.asked.lock().unwrap());
+    let asked = node.take_requests();
     held.release().await;
-    let lease = waiting.await.expect("no panic").expect("a lease");
-    lease.release().await;
+    lease_of(waiting).await.release().await;
     asked
 }
 

@@ -5,31 +5,34 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::node::{Call, Node, NodeError, Verb, Vote};
-use leasehold::{Client, Error, Released, Story};
+use leasehold::{Client, Error, MemoryNode, NodeOutcome, OnceStart, Released};
+use leasehold_testkit::TestNode;
+use leasehold_testkit::setup::{patient, until};
 
-/// A node that answers at once, with the result of its closure.
+/// A node that passes each call to its closure.
 struct Scripted<F>(F);
 
-impl<F> Node for Scripted<F>
-where
-    F: Fn(Verb) -> Result<Vote, NodeError> + Send + Sync + 'static,
-{
+impl<F: Fn(Call) + Send + Sync + 'static> Node for Scripted<F> {
     fn label(&self) -> &str {
         "scripted"
     }
 
     fn submit(&self, call: Call) {
-        let answer = (self.0)(call.verb());
-        call.answer(answer);
+        (self.0)(call);
     }
 }
 
+fn client_of(submit: impl Fn(Call) + Send + Sync + 'static) -> Client {
+    let builder = Client::builder().custom_node(Scripted(submit));
+    builder.build().expect("a client")
+}
+
+/// A client of a node that answers at once, with the result of the closure.
 fn client(answer: impl Fn(Verb) -> Result<Vote, NodeError> + Send + Sync + 'static) -> Client {
-    let node = Scripted(answer);
-    Client::builder()
-        .custom_node(node)
-        .build()
-        .expect("a client")
+    client_of(move |call| {
+        let answer = answer(call.verb());
+        call.answer(answer);
+    })
 }
 
 /// Runs the test on a separate thread, so that a deadlock fails instead of hanging.
@@ -56,9 +59,7 @@ fn a_release_that_fails_at_once_is_retried() {
         let count = Arc::clone(&releases);
         let client = client(move |verb| match verb {
             Verb::Release { .. } if count.fetch_add(1, Ordering::SeqCst) < 3 => {
-                Err(NodeError::Refused {
-                    why: "not now".into(),
-                })
+                Err(NodeError::refused("not now"))
             }
             Verb::Release { .. } => Ok(Vote::Released { held: true }),
             _ => Ok(Vote::Granted),
@@ -74,9 +75,7 @@ fn a_release_that_fails_at_once_is_retried() {
 fn a_release_is_not_retried_for_ever() {
     within_a_minute(async || {
         let client = client(|verb| match verb {
-            Verb::Release { .. } => Err(NodeError::Refused {
-                why: "never".into(),
-            }),
+            Verb::Release { .. } => Err(NodeError::refused("never")),
             _ => Ok(Vote::Granted),
         });
         let ttl = Duration::from_millis(300);
@@ -91,40 +90,21 @@ fn a_release_is_not_retried_for_ever() {
 /// Dropping a call answers it with an error.
 #[tokio::test]
 async fn a_dropped_call_is_answered_with_an_error() {
-    struct Forgetful;
-    impl Node for Forgetful {
-        fn label(&self) -> &str {
-            "forgetful"
-        }
-        fn submit(&self, _: Call) {}
-    }
-    let client = Client::builder().custom_node(Forgetful).build().unwrap();
+    let client = client_of(drop);
     let error = client.mutex("a").try_lock().await.expect_err("no vote");
-    let story = &error.nodes()[0].story;
-    assert_eq!(*story, Story::Failed(NodeError::Unanswered));
+    let outcome = &error.nodes()[0].outcome;
+    assert_eq!(*outcome, NodeOutcome::Failed(NodeError::Unanswered));
 }
 
 /// `Call::serve` bounds a store that never answers.
 #[tokio::test]
 async fn a_future_that_hangs_is_cut_off() {
-    struct Slow;
-    impl Node for Slow {
-        fn label(&self) -> &str {
-            "slow"
-        }
-        fn submit(&self, call: Call) {
-            tokio::spawn(call.serve(std::future::pending()));
-        }
-    }
-    let client = Client::builder().custom_node(Slow).build().unwrap();
+    let client = client_of(|call| drop(tokio::spawn(call.serve(std::future::pending()))));
     let timeout = Duration::from_millis(30);
     let mutex = client.mutex("a").with_options(|o| o.node_timeout(timeout));
     let error = mutex.try_lock().await.expect_err("no vote");
-    let story = &error.nodes()[0].story;
-    assert_eq!(
-        *story,
-        Story::Failed(NodeError::TimedOut { after: timeout })
-    );
+    let outcome = &error.nodes()[0].outcome;
+    assert_eq!(*outcome, NodeOutcome::Failed(NodeError::timed_out(timeout)));
 }
 
 /// A node that accepts everything but answers with the vote of another verb: such votes do not
@@ -153,4 +133,48 @@ async fn a_client_stops_asking_for_ever_larger_tokens() {
     });
     let lease = client.mutex("a").try_lock().await.expect("contention");
     assert!(lease.is_none(), "{lease:?}");
+}
+
+/// A process may exit after a break. A request that has not reached a node by then never does.
+#[tokio::test]
+async fn a_break_waits_for_the_slowest_node() {
+    let nodes = ["a", "b", "c"].map(|name| TestNode::new(&MemoryNode::new(name)));
+    let [one, two, slow] = nodes;
+    let slow = slow.submit_with(|node, call| match call.verb() {
+        Verb::Release { .. } => {
+            let node = node.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                node.submit(call);
+            });
+        }
+        _ => node.submit(call),
+    });
+    let builder = Client::builder().custom_node(one).custom_node(two);
+    let client = builder.custom_node(slow.clone()).build().expect("a client");
+    let lease = client.mutex("a").lock().await.expect("a lease");
+    let id = lease.owner_id();
+    lease.detach().await.expect("detached");
+    assert!(slow.holds("a"));
+    assert!(client.break_lock("a", &id).await.expect("a majority"));
+    assert!(!slow.holds("a"), "the slowest node still holds the lock");
+}
+
+/// A node that has no room for a result must not keep the lock instead.
+#[tokio::test]
+async fn a_result_that_is_refused_leaves_the_lock_free() {
+    let node = TestNode::new(&MemoryNode::new("full"));
+    let node = node.submit_with(|node, call| match call.verb() {
+        Verb::Release { keep: Some(_) } => call.answer(Err(NodeError::OutOfMemory)),
+        _ => node.submit(call),
+    });
+    let builder = Client::builder().custom_node(node.clone());
+    let client = builder.build().expect("a client");
+    let once = client.once("a", Duration::from_secs(60));
+    let OnceStart::Turn(turn) = once.with_options(patient).begin().await.expect("a turn") else {
+        panic!("no turn");
+    };
+    let stored = turn.store(b"result").await;
+    assert!(matches!(stored, Err(Error::NoMajority(_))), "{stored:?}");
+    until("the lock is free", || !node.holds("a")).await;
 }

@@ -1,17 +1,16 @@
 //! Long-running behaviour on a paused clock: days pass in a moment, with millisecond precision.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::node::{Call, Node, NodeError};
-use leasehold::{Client, Error, LockState, MemoryNode, Moment, Options, Released, TimeSource};
-use leasehold_testkit::RuntimeClock;
+use leasehold::node::{Call, Node};
+use leasehold::{Client, Error, LockState, MemoryNode, Options, Released};
+use leasehold_testkit::setup::{lease_of, spawn_lock};
+use leasehold_testkit::{RuntimeClock, TestNode};
 
 fn client() -> (Client, MemoryNode) {
-    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
-    let builder = Client::builder().time_source(RuntimeClock::start());
-    let client = builder.custom_node(node.clone()).build();
-    (client.expect("a client"), node)
+    let clock = RuntimeClock::start();
+    let node = clock.nodes(1).remove(0);
+    (clock.client([node.clone()]), node)
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,10 +120,10 @@ async fn a_call_with_limited_attempts_gets_its_turn_at_once() {
     let held = client.mutex("a").lock().await.expect("a lease");
     let mutex = client.mutex("a").with_options(six_attempts);
     let start = tokio::time::Instant::now();
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let waiting = spawn_lock(mutex);
     tokio::time::sleep(DELAY + DELAY / 2).await;
     held.release().await;
-    let lease = waiting.await.expect("no panic").expect("a lease");
+    let lease = lease_of(waiting).await;
     assert!(
         start.elapsed() < DELAY * 3 / 2 + DELAY / 10,
         "{:?}",
@@ -134,41 +133,22 @@ async fn a_call_with_limited_attempts_gets_its_turn_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_is_not_cut_short_by_attempts() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
-    let builder = Client::builder().time_source(RuntimeClock::start());
-    let builder = builder.options(six_attempts(Options::default()));
-    let client = builder.custom_node(node).build().expect("a client");
-    let _held = client.mutex("a").lock().await.expect("a lease");
+async fn attempts_do_not_shorten_a_timeout() {
+    let (client, _) = client();
+    let mutex = client.mutex("a").with_options(six_attempts);
+    let _held = mutex.lock().await.expect("a lease");
     let (start, long) = (tokio::time::Instant::now(), Duration::from_secs(30));
-    let error = client
-        .mutex("a")
-        .lock_timeout(long)
-        .await
-        .expect_err("held");
+    let error = mutex.lock_timeout(long).await.expect_err("held");
     assert!(matches!(error, Error::TimedOut { .. }), "{error}");
-    assert!(
-        client
-            .mutex("a")
-            .try_lock_for(long)
-            .await
-            .unwrap()
-            .is_none()
-    );
+    assert!(mutex.try_lock_for(long).await.unwrap().is_none());
     assert!(start.elapsed() >= 2 * long, "{:?}", start.elapsed());
 }
 
 /// All attempts are made during an outage, too, whatever `outage_patience` is.
 #[tokio::test(start_paused = true)]
 async fn all_attempts_are_made_during_an_outage() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
-    let flaky = Arc::new(Flaky {
-        node,
-        down: true.into(),
-    });
-    let builder = Client::builder().time_source(RuntimeClock::start());
-    let client = builder.custom_node(Handle(Arc::clone(&flaky))).build();
-    let client = client.expect("a client");
+    let (client, flaky) = flaky();
+    flaky.set_unreachable(true);
     let start = tokio::time::Instant::now();
     let patience = Duration::from_millis(1);
     let mutex = client.mutex("a");
@@ -182,43 +162,22 @@ async fn all_attempts_are_made_during_an_outage() {
     );
 }
 
-/// Forwards calls, except while it is down.
-struct Flaky {
-    node: MemoryNode,
-    down: std::sync::atomic::AtomicBool,
-}
-
-struct Handle(Arc<Flaky>);
-
-impl Node for Handle {
-    fn label(&self) -> &str {
-        "flaky"
-    }
-
-    fn submit(&self, call: Call) {
-        if self.0.down.load(std::sync::atomic::Ordering::SeqCst) {
-            return call.answer(Err(NodeError::Disconnected { why: "down".into() }));
-        }
-        self.0.node.submit(call);
-    }
+/// A client, and its node, which can become unreachable.
+fn flaky() -> (Client, TestNode) {
+    let clock = RuntimeClock::start();
+    let node = TestNode::new(&clock.nodes(1)[0]).without_notifications();
+    (clock.client([node.clone()]), node)
 }
 
 /// A failed renewal does not affect the lease, and the next successful one keeps it alive.
 #[tokio::test(start_paused = true)]
-async fn an_outage_shorter_than_the_lease_is_survived() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
-    let down = false.into();
-    let flaky = Arc::new(Flaky { node, down });
-    let builder = Client::builder().time_source(RuntimeClock::start());
-    let client = builder.custom_node(Handle(Arc::clone(&flaky))).build();
-    let client = client.expect("a client");
-    let set_down = |down| flaky.down.store(down, std::sync::atomic::Ordering::SeqCst);
-
+async fn a_lease_survives_an_outage_shorter_than_its_validity() {
+    let (client, flaky) = flaky();
     let lease = client.mutex("a").lock().await.expect("a lease");
     for outage in [3_000, 6_000] {
         // The last renewal was at most 3.3 s ago, and the lease is valid for 9.8 s from it.
         tokio::time::sleep(Duration::from_millis(3_400)).await;
-        set_down(true);
+        flaky.set_unreachable(true);
         let before = lease.deadline();
         tokio::time::sleep(Duration::from_millis(outage)).await;
         assert_eq!(
@@ -227,13 +186,13 @@ async fn an_outage_shorter_than_the_lease_is_survived() {
             "a failed renewal changed the lease"
         );
         assert!(lease.is_valid());
-        set_down(false);
+        flaky.set_unreachable(false);
         tokio::time::sleep(Duration::from_millis(600)).await;
         assert!(lease.is_valid() && lease.deadline() > before);
         tokio::time::sleep(Duration::from_millis(3_333)).await;
     }
     // A longer outage is not survived.
-    set_down(true);
+    flaky.set_unreachable(true);
     lease.lost().await;
     assert!(!lease.is_valid());
     assert_eq!(lease.release().await, Released::WasLost);
@@ -256,31 +215,15 @@ impl Node for Distant {
     }
 }
 
-/// A wall clock that is ten days behind.
-struct Behind(RuntimeClock);
-
-impl TimeSource for Behind {
-    fn now(&self) -> Moment {
-        self.0.now()
-    }
-
-    fn unix_us(&self) -> u64 {
-        self.0.unix_us() - 10 * 24 * 3_600_000_000
-    }
-}
-
 /// For a name that it does not know, a node assumes a fence that advances with its clock. A
 /// client whose own clock is further behind than that must move its token above the fence (found
 /// by the simulator).
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_is_days_behind_costs_a_round_trip_and_not_the_lease() {
-    let node = MemoryNode::with_time_source("memory", Arc::new(RuntimeClock::start()));
+async fn a_clock_that_is_days_behind_costs_only_a_round_trip() {
+    let node = RuntimeClock::start().nodes(1).remove(0);
     tokio::time::sleep(Duration::from_secs(48 * 3600)).await;
-    let builder = Client::builder().time_source(Behind(RuntimeClock::start()));
-    let client = builder
-        .custom_node(Distant(node))
-        .build()
-        .expect("a client");
+    let clock = RuntimeClock::start().behind(Duration::from_secs(10 * 24 * 3600));
+    let client = clock.client([Distant(node)]);
     let start = tokio::time::Instant::now();
     let lease = client.mutex("new").try_lock().await.expect("a majority");
     assert!(lease.is_some());

@@ -1,23 +1,22 @@
 //! `rediss://`, with certificates that the test makes with the `openssl` program.
 #![cfg(feature = "tls")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::node::NodeError;
 use leasehold::{Client, Error, Invalid, Released, TlsPart};
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, TempDir, free_port};
 
 /// A directory with a certificate authority and a certificate for 127.0.0.1.
-struct Certificates(PathBuf);
+struct Certificates(TempDir);
 
 impl Certificates {
     fn make() -> Self {
-        let dir = std::env::temp_dir().join(format!("leasehold-tls-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = TempDir::new();
         std::fs::write(
-            dir.join("names"),
+            dir.path().join("names"),
             "subjectAltName=IP:127.0.0.1,DNS:localhost",
         )
         .unwrap();
@@ -32,9 +31,9 @@ impl Certificates {
             "-out",
             "ca.pem",
         ];
-        openssl(&dir, &[&authority[..], &key, &["ca.key"]].concat());
+        openssl(dir.path(), &[&authority[..], &key, &["ca.key"]].concat());
         let request = ["req", "-subj", "/CN=localhost", "-out", "server.csr"];
-        openssl(&dir, &[&request[..], &key, &["server.key"]].concat());
+        openssl(dir.path(), &[&request[..], &key, &["server.key"]].concat());
         let sign = [
             "x509",
             "-req",
@@ -52,22 +51,16 @@ impl Certificates {
             "-out",
             "server.pem",
         ];
-        openssl(&dir, &sign);
+        openssl(dir.path(), &sign);
         Self(dir)
     }
 
     fn path(&self, file: &str) -> String {
-        self.0.join(file).display().to_string()
+        self.0.path().join(file).display().to_string()
     }
 
     fn read(&self, file: &str) -> Vec<u8> {
-        std::fs::read(self.0.join(file)).unwrap()
-    }
-}
-
-impl Drop for Certificates {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        std::fs::read(self.0.path().join(file)).unwrap()
     }
 }
 
@@ -81,10 +74,7 @@ fn openssl(dir: &Path, args: &[&str]) {
 #[tokio::test]
 async fn client_and_server_check_certificates() {
     let certificates = Certificates::make();
-    let port = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap().port().to_string()
-    };
+    let port = free_port().to_string();
     let _server = RedisServer::start_with(&[
         "--tls-port",
         &port,

@@ -2,18 +2,30 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::captured::{Captured, Kept};
 use crate::exit::{self, Failure};
 
 /// A running command.
 pub(super) struct Child {
     pid: Pid,
+    /// What it writes to stdout, if that is captured.
+    captured: Option<Captured>,
+}
+
+/// Where the stdout of a command goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Output {
+    /// To the stdout of this process.
+    Inherited,
+    /// To the stdout of this process, and into memory.
+    Captured,
 }
 
 /// How a command ended: with an exit code or by a signal.
@@ -78,15 +90,29 @@ fn cannot_run(line: &[OsString], error: &std::io::Error) -> Failure {
 
 impl Child {
     /// Starts a command in a new process group.
-    pub(super) fn spawn(line: &[OsString], environment: &Environment) -> Result<Self, Failure> {
+    pub(super) fn spawn(
+        line: &[OsString],
+        environment: &Environment,
+        output: Output,
+    ) -> Result<Self, Failure> {
         let mut command = command(line, environment)?;
         command.process_group(0);
+        if output == Output::Captured {
+            command.stdout(Stdio::piped());
+        }
         die_with_parent(&mut command);
-        match command.spawn() {
-            Ok(child) => Ok(Self {
-                pid: Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)),
-            }),
-            Err(error) => Err(cannot_run(line, &error)),
+        let mut child = command.spawn().map_err(|error| cannot_run(line, &error))?;
+        Ok(Self {
+            pid: Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)),
+            captured: child.stdout.take().map(Captured::start),
+        })
+    }
+
+    /// What the command wrote to stdout, if that was captured. Call it when the command has ended.
+    pub(super) async fn captured(&mut self) -> Kept {
+        match self.captured.take() {
+            Some(captured) => captured.end().await,
+            None => Kept::default(),
         }
     }
 

@@ -1,26 +1,34 @@
 //! `run`: acquires the lock, runs a command while holding it, and releases it.
 
+mod captured;
 mod child;
+mod elect;
+mod once;
 mod supervise;
 mod terminal;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Client, Lease, Loss, Moment, Options, Released};
+use leasehold::{Client, Lease, Leases, Loss, Mode, Moment, Options, Released};
 
 use crate::acquire::{
-    Acquired, LockRequest, enclosed, release_unused, shut_down, shut_down_after_release,
+    Acquired, LockRequest, TheLocks, Wanted, enclosed, mode_of, release_all_unused, shut_down,
+    shut_down_after_release,
 };
-use crate::args::{OnLost, Run};
+use crate::args::{HoldArgs, OnLost, Run};
 use crate::exit::{self, Failure, Outcome};
-use crate::nested::Enclosing;
+use crate::held::Held;
+use crate::nested::{Enclosing, EnclosingLease};
 use crate::output::write_in_background;
-use crate::report::{Event, Reporter, millis, short, unix_ms};
+use crate::report::{Event, Reporter, millis, nearest, short, unix_ms};
 use crate::signals::SignalStreams;
-use child::{Child, Ended, Environment, exec};
-use supervise::{Inputs, StopPlan, Supervised, report_loss, supervise};
+use child::{Child, Ended, Environment, Output, exec};
+pub(crate) use elect::elect;
+pub(crate) use once::once;
+use supervise::{Inputs, Lost, StopPlan, Supervised, report_loss, supervise};
 
 /// The default time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
@@ -29,7 +37,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const MAX_LEASES: u32 = 4;
 
 pub(crate) async fn run(args: Run) -> Outcome {
-    let reporter = Reporter::new(&args.report, args.name.to_string_lossy().into_owned());
+    let reporter = Reporter::new(&args.report, args.locks().map(|(name, _)| name));
     match hold(&args, &reporter).await {
         Ok(code) => Ok(ExitCode::from(code)),
         Err(failure) => {
@@ -39,9 +47,27 @@ pub(crate) async fn run(args: Run) -> Outcome {
     }
 }
 
+/// A command to run under a lock.
+struct Job<'a> {
+    name: &'a OsStr,
+    line: Vec<OsString>,
+    plan: StopPlan,
+    /// Where its stdout goes.
+    output: Output,
+}
+
 /// Acquires the lock, runs the command and releases the lock. Returns the exit code.
 async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
-    let plan = plan(args)?;
+    let job = Job {
+        name: &args.name,
+        line: command_line(&args.command, args.line.as_ref()),
+        plan: StopPlan {
+            grace: grace(args.ttl, args.grace)?,
+            at_most: args.at_most_for,
+            on_lost: args.on_lost,
+        },
+        output: Output::Inherited,
+    };
     let nodes = args.nodes.resolve()?;
     let options = Options::default().ttl(args.ttl);
     let mut options = args.waiting.options(&nodes, options);
@@ -61,42 +87,25 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
         },
         reporter,
         started: Moment::now(),
+        wanted: args.wanted(),
     };
     let mut signals = SignalStreams::start()?;
     let inputs = Inputs::open()?;
-    let (client, lease, child) = begin(args, &request, &plan, &mut signals).await?;
+    let (client, leases, child) = begin(args, &request, &job, &mut signals).await?;
     let started = Moment::now();
-    let ended = work(
-        &child,
-        &client,
-        &lease,
-        reporter,
-        &mut signals,
-        inputs,
-        plan,
-    )
-    .await;
-    let held = since(started);
-    let loss = match lease.is_valid() {
-        true => Loss::TakenAway,
-        false => lease.loss().unwrap_or(Loss::NotRenewed),
-    };
-    let released = lease.release().await;
+    let held = args.held(&leases);
+    let at_work = (&child, &client, &held);
+    let ended = work(at_work, reporter, &mut signals, inputs, job.plan).await;
+    let loss = loss_of(&held);
+    let released = leases.release().await;
     let mut lost = ended.as_ref().is_ok_and(|ended| ended.lost);
     if released == Released::WasLost && !lost {
         lost = true;
-        report_loss(reporter, loss, None);
+        report_loss(reporter, &loss, None);
     }
-    reporter.step(
-        Event::Released {
-            held_ms: millis(held),
-            was_lost: lost,
-        },
-        || match lost {
-            false => format!("released `{}` after {}", reporter.name(), short(held)),
-            true => format!("the lease on `{}` has ended", reporter.name()),
-        },
-    );
+    let held = since(started);
+    let kept = args.at_least_for.map(|time| time.saturating_sub(held));
+    report_release(reporter, held, lost, kept);
     match released {
         Released::WasLost => shut_down(&client).await,
         _ => shut_down_after_release(&client).await,
@@ -111,52 +120,118 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
     })
 }
 
-/// Acquires the lock and starts the command.
+impl Run {
+    /// All locks, in the order of LEASEHOLD_TOKENS.
+    fn locks(&self) -> impl Iterator<Item = (&OsStr, Mode)> {
+        let exclusive = self.also.iter().map(|name| (&**name, Mode::Exclusive));
+        let shared = self.also_shared.iter().map(|name| (&**name, Mode::Shared));
+        std::iter::once((&*self.name, mode_of(self.shared)))
+            .chain(exclusive)
+            .chain(shared)
+    }
+
+    fn wanted(&self) -> TheLocks<'_> {
+        TheLocks {
+            mode: mode_of(self.shared),
+            also: self.locks().skip(1).collect(),
+            permits: self.permits.map(|permits| (permits, self.take)),
+        }
+    }
+
+    /// The leases in the order of the locks.
+    fn held<'a>(&self, leases: &'a Leases) -> Held<'a> {
+        if self.permits.is_some() {
+            return Held::all(leases.iter());
+        }
+        let names = self.locks().map(|(name, _)| name.as_bytes());
+        Held::all(names.filter_map(|name| leases.get(name)))
+    }
+}
+
+/// Which lease is lost if the release is refused, and why.
+fn loss_of(held: &Held<'_>) -> Lost {
+    let ended = held.iter().find(|lease| !lease.is_valid());
+    let only = held.first_to_end().filter(|_| held.iter().count() == 1);
+    match (ended, only) {
+        (Some(lease), _) => Lost::of(lease, lease.loss().unwrap_or(Loss::NotRenewed)),
+        (None, Some(lease)) => Lost::of(lease, Loss::TakenAway),
+        (None, None) => Lost {
+            name: None,
+            why: Loss::TakenAway,
+        },
+    }
+}
+
+/// Reports the release of a lock. Its name is kept for `kept` from now on.
+fn report_release(reporter: &Reporter, held: Duration, lost: bool, kept: Option<Duration>) {
+    let event = Event::Released {
+        held_ms: millis(held),
+        was_lost: lost,
+    };
+    let kept = kept.filter(|kept| !kept.is_zero());
+    let kept = kept.map_or(String::new(), |kept| {
+        format!("; the name is kept for {}", nearest(kept))
+    });
+    reporter.step(event, || match lost {
+        false => format!("released {} after {}{kept}", reporter.names(), short(held)),
+        true => format!("the lease on {} has ended", reporter.names()),
+    });
+}
+
+/// Acquires the locks and starts the command.
 async fn begin(
     args: &Run,
-    request: &LockRequest<'_>,
-    plan: &StopPlan,
+    request: &LockRequest<'_, impl Wanted<Got = Leases>>,
+    job: &Job<'_>,
     signals: &mut SignalStreams,
-) -> Result<(Client, Lease, Child), Failure> {
+) -> Result<(Client, Leases, Child), Failure> {
     let reporter = request.reporter;
     for _ in 0..MAX_LEASES {
-        let (client, lease) = match request.acquire(signals).await? {
-            Acquired::Lease(client, lease) => (client, lease),
-            Acquired::Enclosed(token) if args.inherit => return Err(inherit(args, request, token)),
-            Acquired::Enclosed(token) => return Err(enclosed(reporter.name(), token)),
+        let (client, leases) = match request.acquire(signals).await? {
+            Acquired::Got(client, leases) => (client, leases),
+            Acquired::Enclosed(lease) if args.inherit => return Err(inherit(job, request, &lease)),
+            Acquired::Enclosed(lease) => return Err(enclosed(reporter, &lease)),
         };
         write_in_background();
-        reporter.acquired(&lease, since(request.started));
-        let started = start(args, request, &lease, plan);
+        let held = args.held(&leases);
+        reporter.acquired(&held, since(request.started));
+        let started = start(job, request, &held);
         if let Ok(Some(child)) = started {
-            return Ok((client, lease, child));
+            return Ok((client, leases, child));
         }
-        release_unused(lease).await;
+        release_all_unused(leases).await;
         shut_down(&client).await;
         started?;
-        reporter.step(Event::Resumed, || {
-            "too little time was left of the lease: acquiring the lock again".to_owned()
-        });
+        report_too_late(reporter);
     }
+    Err(expired())
+}
+
+fn report_too_late(reporter: &Reporter) {
+    reporter.step(Event::Resumed, || {
+        "too little time was left of the lease: acquiring the lock again".to_owned()
+    });
+}
+
+fn expired() -> Failure {
     let text = "the lease expired before the command could be started";
-    Err(Failure::new(exit::LOST, text))
+    Failure::new(exit::LOST, text)
 }
 
 /// Starts the command if enough of the lease is left. With less than the grace period, the command
 /// would have to be stopped at once.
 fn start(
-    args: &Run,
-    request: &LockRequest<'_>,
-    lease: &Lease,
-    plan: &StopPlan,
+    job: &Job<'_>,
+    request: &LockRequest<'_, impl Wanted>,
+    held: &Held<'_>,
 ) -> Result<Option<Child>, Failure> {
-    let environment = environment(args, request, lease);
-    let needed = match plan.on_lost {
-        OnLost::Kill => plan.grace,
+    let environment = environment(job, request, held);
+    let needed = match job.plan.on_lost {
+        OnLost::Kill => job.plan.grace,
         OnLost::Warn => Duration::ZERO,
     };
-    match lease.remaining() > needed {
-        true => Child::spawn(&command_line(args), &environment).map(Some),
+    match held.remaining() > needed {
+        true => Child::spawn(&job.line, &environment, job.output).map(Some),
         false => Ok(None),
     }
 }
@@ -164,41 +239,59 @@ fn start(
 /// Replaces this process with the command, which runs under the lease of an enclosing `leasehold
 /// run`. The command stays in this process group, so that the enclosing process can stop it. Returns
 /// only if that fails.
-fn inherit(args: &Run, request: &LockRequest<'_>, token: u64) -> Failure {
+fn inherit(
+    job: &Job<'_>,
+    request: &LockRequest<'_, impl Wanted>,
+    enclosing: &EnclosingLease,
+) -> Failure {
+    let token = enclosing.token;
     request.reporter.step(Event::Inherited { token }, || {
         format!(
-            "`{}` is held by an enclosing `leasehold run`, token {token}",
-            request.reporter.name()
+            "{} is held by an enclosing `leasehold run`, token {token}",
+            request.reporter.names()
         )
     });
     let mut environment = request.nodes.environment();
-    environment.push(("LEASEHOLD_NAME", Some(args.name.clone())));
+    environment.push(("LEASEHOLD_NAME", Some(job.name.to_owned())));
     let token = OsString::from(token.to_string());
     if std::env::var_os("LEASEHOLD_TOKEN").as_ref() != Some(&token) {
         // The deadline in the environment belongs to another lease.
         environment.push(("LEASEHOLD_DEADLINE_MS", None));
     }
+    environment.push(("LEASEHOLD_TOKENS", Some(token.clone())));
     environment.push(("LEASEHOLD_TOKEN", Some(token)));
-    exec(&command_line(args), &environment)
+    exec(&job.line, &environment)
 }
 
 /// The environment variables of the command.
-fn environment(args: &Run, request: &LockRequest<'_>, lease: &Lease) -> Environment {
-    let deadline = unix_ms(SystemTime::now() + lease.remaining());
+fn environment(
+    job: &Job<'_>,
+    request: &LockRequest<'_, impl Wanted>,
+    held: &Held<'_>,
+) -> Environment {
+    let deadline = unix_ms(SystemTime::now() + held.remaining());
+    let tokens: Vec<_> = held.tokens().map(|token| token.to_string()).collect();
+    let permits: Vec<_> = held.iter().filter_map(Lease::permit).collect();
+    let permits: Vec<_> = permits.iter().map(ToString::to_string).collect();
     let mut environment = request.nodes.environment();
     environment.extend([
-        ("LEASEHOLD_NAME", Some(args.name.clone())),
-        ("LEASEHOLD_TOKEN", Some(lease.token().to_string().into())),
+        // Not that of an enclosing run.
+        (
+            "LEASEHOLD_PERMIT",
+            (!permits.is_empty()).then(|| permits.join(" ").into()),
+        ),
+        ("LEASEHOLD_NAME", Some(job.name.to_owned())),
+        ("LEASEHOLD_TOKEN", tokens.first().map(OsString::from)),
+        ("LEASEHOLD_TOKENS", Some(tokens.join(" ").into())),
         ("LEASEHOLD_DEADLINE_MS", Some(deadline.to_string().into())),
-        request.enclosing.with(lease.owner_id()),
+        request.enclosing.with(held.iter().map(Lease::owner_id)),
     ]);
     environment
 }
 
+/// Supervises the command until it has ended.
 async fn work(
-    child: &Child,
-    client: &Client,
-    lease: &Lease,
+    (child, client, held): (&Child, &Client, &Held<'_>),
     reporter: &Reporter,
     signals: &mut SignalStreams,
     inputs: Inputs,
@@ -208,8 +301,8 @@ async fn work(
     reporter.step(Event::Started { pid }, || format!("started pid {pid}"));
     let supervised = tokio::select! {
         biased;
-        supervised = supervise(child, lease, reporter, signals, inputs, plan) => supervised,
-        never = bind(client, lease, pid) => match never {},
+        supervised = supervise(child, held, reporter, signals, inputs, plan) => supervised,
+        never = bind(client, held, pid) => match never {},
     }?;
     let Ended { code, signal } = supervised.ended;
     let name = signal.map(nix::sys::signal::Signal::as_str);
@@ -222,42 +315,52 @@ async fn work(
     Ok(supervised)
 }
 
-/// Binds the lease to this process and to the process group of the command. The embedded store frees
-/// the lock as soon as all of them are dead; if only this process dies, the command may still be
-/// working. Retries until it succeeds. Until then, the lock expires with its TTL.
-async fn bind(client: &Client, lease: &Lease, pid: i32) -> std::convert::Infallible {
+/// Binds the leases to this process and to the process group of the command. The embedded store frees
+/// a lock as soon as all of them are dead; if only this process dies, the command may still be
+/// working. Retries until it succeeds. Until then, a lock expires with its TTL.
+async fn bind(client: &Client, held: &Held<'_>, pid: i32) -> std::convert::Infallible {
     let pids = [std::process::id(), pid.unsigned_abs()];
-    if client.frees_the_locks_of_the_dead() {
-        while lease.bind_to_processes(&pids).await.is_err() {
+    let bound = held.iter().filter(|_| client.frees_the_locks_of_the_dead());
+    for lease in bound {
+        // A lost lease cannot be bound, and must not keep others from being bound.
+        while lease.is_valid() && lease.bind_to_processes(&pids).await.is_err() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
     std::future::pending().await
 }
 
-fn command_line(args: &Run) -> Vec<OsString> {
-    match &args.line {
+fn command_line(command: &[OsString], line: Option<&OsString>) -> Vec<OsString> {
+    match line {
         Some(line) => vec!["sh".into(), "-c".into(), line.clone()],
-        None => args.command.clone(),
+        None => command.to_vec(),
     }
 }
 
-fn plan(args: &Run) -> Result<StopPlan, Failure> {
-    let half = args.ttl / 2;
-    if let Some(grace) = args.grace.filter(|grace| *grace > half) {
+impl HoldArgs {
+    /// Stops the command when its lease is lost, and after `at_most`.
+    fn plan(&self, at_most: Option<Duration>) -> Result<StopPlan, Failure> {
+        Ok(StopPlan {
+            grace: grace(self.ttl, self.grace)?,
+            at_most,
+            on_lost: OnLost::Kill,
+        })
+    }
+}
+
+/// The time between SIGTERM and SIGKILL.
+fn grace(ttl: Duration, grace: Option<Duration>) -> Result<Duration, Failure> {
+    let half = ttl / 2;
+    if let Some(grace) = grace.filter(|grace| *grace > half) {
         return Err(Failure::usage(format!(
             "--grace {} is more than half of --ttl {}, so one late renewal would stop the command; use \
              a longer --ttl or a grace of at most {}",
             humantime::format_duration(grace),
-            humantime::format_duration(args.ttl),
+            humantime::format_duration(ttl),
             humantime::format_duration(half)
         )));
     }
-    Ok(StopPlan {
-        grace: args.grace.unwrap_or(GRACE.min(half)),
-        at_most: args.at_most_for,
-        on_lost: args.on_lost,
-    })
+    Ok(grace.unwrap_or(GRACE.min(half)))
 }
 
 fn since(started: Moment) -> Duration {
@@ -308,16 +411,26 @@ mod tests {
             options: Options::default(),
             waiting: &args.waiting,
             enclosing: Enclosing::runs(),
-            reporter: &Reporter::new(&args.report, "a".to_owned()),
+            reporter: &Reporter::new(&args.report, ["a"]),
             started: Moment::now(),
+            wanted: args.wanted(),
         };
         let options = |options: Options| options.ttl(Duration::from_secs(600));
         let lock = client.mutex("a").with_options(options).lock().await;
         let lease = lock.expect("a lease");
-        let mut plan = plan(&args).expect("a plan");
+        let mut job = Job {
+            name: &args.name,
+            line: command_line(&args.command, None),
+            plan: StopPlan {
+                grace: Duration::ZERO,
+                at_most: None,
+                on_lost: OnLost::Kill,
+            },
+            output: Output::Inherited,
+        };
         let mut started = |grace: u64| {
-            plan.grace = Duration::from_secs(grace);
-            start(&args, &request, &lease, &plan).map_err(|failure| failure.code)
+            job.plan.grace = Duration::from_secs(grace);
+            start(&job, &request, &Held::one(&lease)).map_err(|failure| failure.code)
         };
         assert_eq!(started(5).err(), Some(exit::NOT_FOUND));
         // The command would have to be stopped at once.

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{Error, Lease, Loss, Moment};
+use leasehold::{Error, Lease, Loss, Moment, Name};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
@@ -11,6 +11,7 @@ use super::child::{Change, Child, Ended};
 use super::terminal::Terminal;
 use crate::args::OnLost;
 use crate::exit::Failure;
+use crate::held::Held;
 use crate::messages;
 use crate::report::{Event, HolderJson, NodeJson, Reporter, nearest, short};
 use crate::signals::{self, SignalStreams, Signals};
@@ -37,6 +38,8 @@ pub(super) struct Supervised {
     pub(super) lost: bool,
     /// The command was stopped at its time limit.
     pub(super) timed_out: bool,
+    /// A signal that asks this process to end was forwarded.
+    pub(super) asked_to_stop: bool,
 }
 
 /// Sources of events besides the signals to this process. Created before the command is started, so
@@ -58,7 +61,7 @@ impl Inputs {
 /// Supervises the command until it has ended.
 pub(super) async fn supervise(
     child: &Child,
-    lease: &Lease,
+    held: &Held<'_>,
     reporter: &Reporter,
     signals: &mut SignalStreams,
     mut inputs: Inputs,
@@ -69,7 +72,8 @@ pub(super) async fn supervise(
     }
     let mut supervisor = Supervisor {
         child,
-        lease,
+        held: held.clone(),
+        watched: held.clone(),
         reporter,
         at_most: plan.at_most.map(|at_most| Moment::now() + at_most),
         plan,
@@ -78,7 +82,7 @@ pub(super) async fn supervise(
         loss: None,
         cause: None,
         timed_out: false,
-        loss_handled: false,
+        asked_to_stop: false,
     };
     let ended = loop {
         match supervisor.child.change()? {
@@ -96,7 +100,7 @@ pub(super) async fn supervise(
             _ = inputs.children.next() => {}
             signal = signals.forwarded.next() => supervisor.forward(signal),
             _ = signals.stops.next() => supervisor.suspend(&mut inputs.terminal),
-            () = lease.lost(), if !supervisor.loss_handled => supervisor.lease_lost(),
+            lease = supervisor.watched.lost() => supervisor.lease_lost(lease),
             cause = pending(&mut supervisor.cause) => supervisor.report_loss(cause),
             () = tokio::time::sleep(next_check) => {}
         }
@@ -111,30 +115,48 @@ pub(super) async fn supervise(
         ended,
         lost: supervisor.loss.is_some(),
         timed_out: supervisor.timed_out,
+        asked_to_stop: supervisor.asked_to_stop,
     })
 }
 
 /// The state of the supervision. Every method signals the command before it prints anything.
 struct Supervisor<'a> {
     child: &'a Child,
-    lease: &'a Lease,
+    held: Held<'a>,
+    /// The leases whose loss has not been handled.
+    watched: Held<'a>,
     reporter: &'a Reporter,
     plan: StopPlan,
     at_most: Option<Moment>,
     /// SIGTERM has been sent, and SIGKILL is due at this time.
     kill_at: Option<Moment>,
     killed: bool,
-    /// The lease was lost, or the command was stopped because the lease could not be renewed.
-    loss: Option<Loss>,
+    /// A lease was lost, or the command was stopped because the lease could not be renewed.
+    loss: Option<Lost>,
     /// A request to the nodes for the cause. The loss is reported when they have answered.
     cause: Option<Cause<'a>>,
     /// The command was stopped at its time limit.
     timed_out: bool,
-    /// [`Lease::lost`] has resolved, and the loss has been handled.
-    loss_handled: bool,
+    /// A signal that asks this process to end was forwarded.
+    asked_to_stop: bool,
 }
 
-impl Supervisor<'_> {
+/// A loss, and of which lock, if that is known.
+pub(super) struct Lost {
+    pub(super) name: Option<Name>,
+    pub(super) why: Loss,
+}
+
+impl Lost {
+    pub(super) fn of(lease: &Lease, why: Loss) -> Self {
+        Self {
+            name: Some(lease.name().clone()),
+            why,
+        }
+    }
+}
+
+impl<'a> Supervisor<'a> {
     /// Sends the signals that are due. No server is asked: only the local deadline counts.
     fn check_deadlines(&mut self) {
         let now = Moment::now();
@@ -149,14 +171,14 @@ impl Supervisor<'_> {
             && self.until_term(now).is_zero()
             && self.loss.is_none()
         {
-            self.stop(&why(Loss::NotRenewed), self.lease.deadline());
-            self.note_loss(Loss::NotRenewed);
+            self.stop(&why(Loss::NotRenewed), self.held.deadline());
+            self.note_loss(self.held.first_to_end(), Loss::NotRenewed);
         }
     }
 
     /// How long until SIGTERM is due, unless a renewal succeeds before.
     fn until_term(&self, now: Moment) -> Duration {
-        let left = self.lease.deadline().saturating_duration_since(now);
+        let left = self.held.deadline().saturating_duration_since(now);
         left.saturating_sub(self.plan.grace)
     }
 
@@ -178,10 +200,11 @@ impl Supervisor<'_> {
         }
     }
 
-    /// The lease is lost, or will be lost in a moment.
-    fn lease_lost(&mut self) {
-        self.loss_handled = true;
-        let loss = self.lease.loss().unwrap_or(Loss::NotRenewed);
+    /// A lease is lost, or will be lost in a moment. The others are still watched: the command must
+    /// not outlive any of them.
+    fn lease_lost(&mut self, lease: &'a Lease) {
+        self.watched.remove(lease);
+        let loss = lease.loss().unwrap_or(Loss::NotRenewed);
         match (self.plan.on_lost, loss) {
             (OnLost::Warn, _) => {}
             // Another process may hold the lock already. Even SIGKILL would come too late, so the
@@ -193,23 +216,26 @@ impl Supervisor<'_> {
             // The deadline. After it, another process may hold the lock.
             _ => self.kill(),
         }
-        self.note_loss(loss);
+        self.note_loss(Some(lease), loss);
     }
 
     /// Records a loss and asks the nodes for the cause: one more renewal either fails for the same
     /// reason as the earlier ones, or shows what happened to the lease. What is done to the command
     /// does not depend on the answer.
-    fn note_loss(&mut self, loss: Loss) {
-        if self.loss.is_none() {
-            self.loss = Some(loss);
-            self.cause = Some(Box::pin(self.lease.extend()));
+    fn note_loss(&mut self, lease: Option<&'a Lease>, why: Loss) {
+        if let Some(lease) = lease
+            && self.loss.is_none()
+        {
+            self.loss = Some(Lost::of(lease, why));
+            self.cause = Some(Box::pin(lease.extend()));
         }
     }
 
     fn report_loss(&mut self, cause: Result<(), Error>) {
         self.cause = None;
-        let loss = self.loss.unwrap_or(Loss::NotRenewed);
-        report_loss(self.reporter, loss, cause.err().as_ref());
+        if let Some(lost) = &self.loss {
+            report_loss(self.reporter, lost, cause.err().as_ref());
+        }
     }
 
     /// Sends SIGTERM to the process group and sets the time for SIGKILL.
@@ -240,9 +266,10 @@ impl Supervisor<'_> {
         }
     }
 
-    fn forward(&self, signal: Signal) {
+    fn forward(&mut self, signal: Signal) {
         self.child.signal(signal);
         if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
+            self.asked_to_stop = true;
             // A stopped process does not handle the signal.
             self.child.signal(Signal::SIGCONT);
         }
@@ -276,9 +303,9 @@ impl Supervisor<'_> {
     fn stop_with(&mut self, target: Pid, needs_terminal: bool, terminal: &mut Terminal) {
         let was_stopped = signals::stop(target);
         // The stop may have been long. The deadline is checked before the command continues.
-        if Moment::now() >= self.lease.deadline() && self.plan.on_lost == OnLost::Kill {
+        if Moment::now() >= self.held.deadline() && self.plan.on_lost == OnLost::Kill {
             self.kill();
-            return self.note_loss(Loss::NotRenewed);
+            return self.note_loss(self.held.first_to_end(), Loss::NotRenewed);
         }
         if Terminal::is_interactive() {
             terminal.lend_to(self.child.group());
@@ -307,22 +334,23 @@ impl Supervisor<'_> {
 }
 
 /// Reports a lost lease, with the errors of the nodes.
-pub(super) fn report_loss(reporter: &Reporter, loss: Loss, cause: Option<&Error>) {
+pub(super) fn report_loss(reporter: &Reporter, lost: &Lost, cause: Option<&Error>) {
+    let name = lost.name.as_ref().map(ToString::to_string);
+    let why = why(lost.why);
     let nodes = NodeJson::failing(cause.map(Error::nodes).unwrap_or_default());
     let holder = cause.and_then(Error::holder);
     let event = Event::Lost {
-        why: &why(loss),
+        lock: name.as_deref().filter(|_| reporter.has_several()),
+        why: &why,
         holder: holder.map(HolderJson::from),
         nodes: &nodes,
     };
     reporter.warn(event, || {
-        let holder = holder.map(|holder| format!("; held by {}", messages::holder(holder)));
+        let holder = holder.map(|holder| format!("; {}", messages::held_by(holder)));
         let (holder, list) = (holder.unwrap_or_default(), NodeJson::list(&nodes));
-        format!(
-            "error: lost `{}`: {}{holder}{list}",
-            reporter.name(),
-            why(loss)
-        )
+        let name = name.as_ref().map(|name| format!("`{name}`"));
+        let name = name.unwrap_or_else(|| reporter.names());
+        format!("error: lost {name}: {why}{holder}{list}")
     });
 }
 

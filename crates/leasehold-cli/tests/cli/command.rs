@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::{Place, eventually, is_alive, until};
+use crate::{Place, is_alive, until};
 
 #[test]
 fn standard_streams_are_inherited() {
@@ -108,16 +108,13 @@ fn at_most_for_stops_the_command() {
 fn at_least_for_keeps_the_lock() {
     let place = Place::local();
     let started = std::time::Instant::now();
-    assert_eq!(
-        place
-            .run(&["run", "a", "--at-least-for", "3s", "--", "true"])
-            .code,
-        0
-    );
+    let ran = place.run(&["run", "a", "-v", "--at-least-for", "3s", "--", "true"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.err.contains("; the name is kept for "), "{}", ran.err);
     let ran = place.run(&["run", "a", "-n", "--", "true"]);
     if started.elapsed().as_millis() < 2_900 {
         assert_eq!(ran.code, 75, "{}", ran.err);
-        assert!(ran.err.contains("held by --at-least-for of"), "{}", ran.err);
+        assert!(ran.err.contains("` was released by "), "{}", ran.err);
     }
     assert_eq!(place.run(&["run", "a", "-w", "30s", "--", "true"]).code, 0);
     assert!(
@@ -171,7 +168,7 @@ fn background_processes_continue() {
     ]);
     let inner = place.await_file("inner");
     assert!(is_alive(&inner));
-    crate::kill("KILL", inner.trim());
+    crate::kill("KILL", &inner);
 }
 
 #[test]
@@ -199,15 +196,15 @@ fn a_stopped_command_keeps_its_lease() {
     place.pipe("go");
     let running = place.holding("a", &["--ttl", "4s"], "read x < go; echo done");
     let pid = place.await_file("started.a");
-    crate::kill("STOP", pid.trim());
+    crate::kill("STOP", &pid);
     std::thread::sleep(std::time::Duration::from_secs(9));
     let ran = place.run(&["run", "a", "-n", "--", "true"]);
     assert_eq!(ran.code, 75, "{}", ran.err);
-    crate::kill("CONT", pid.trim());
+    crate::kill("CONT", &pid);
     std::fs::write(place.file("go"), "go\n").expect("the command reads");
     assert_eq!(running.end().out, "done\n");
-    eventually("free", || {
-        (place.run(&["run", "a", "-n", "-q", "--", "true"]).code == 0).then_some(())
+    until("free", || {
+        place.run(&["run", "a", "-n", "-q", "--", "true"]).code == 0
     });
 }
 
@@ -217,7 +214,7 @@ fn a_signal_ends_a_stopped_command() {
     let place = Place::local();
     let running = place.holding("a", &[], "exec sleep 60");
     let pid = place.await_file("started.a");
-    crate::kill("STOP", pid.trim());
+    crate::kill("STOP", &pid);
     running.signal("TERM");
     assert_eq!(running.end().code, 128 + 15);
 }
@@ -229,10 +226,10 @@ fn ignored_signals_stay_ignored() {
     place.pipe("go");
     let tool = place.command(&["run", "a", "-c", "echo $$ > up; read x < go; echo survived"]);
     let mut nohup = crate::wrapped("sh", &["-c", "trap '' HUP; exec \"$@\"", "sh"], &tool);
-    let running = crate::Running(Some(nohup.spawn().expect("it starts")));
+    let running = crate::Running::start(&mut nohup);
     let child = place.await_file("up");
     running.signal("HUP");
-    crate::kill("HUP", child.trim());
+    crate::kill("HUP", &child);
     std::fs::write(place.file("go"), "go\n").expect("the command reads");
     let ran = running.end();
     assert_eq!(
@@ -253,7 +250,7 @@ fn an_ignored_sigchld_does_no_harm() {
     ] {
         let tool = place.command(args);
         let mut shell = crate::wrapped("bash", &["-c", "trap '' CHLD; exec \"$@\"", "bash"], &tool);
-        let running = crate::Running(Some(shell.spawn().expect("it starts")));
+        let running = crate::Running::start(&mut shell);
         let ran = running.end();
         assert_eq!(ran.code, code, "{}", ran.err);
     }
@@ -284,7 +281,7 @@ fn the_tool_exits_as_process_one() {
         return;
     }
     let mut command = crate::wrapped("unshare", &unshare, &tool);
-    let running = crate::Running(Some(command.spawn().expect("it starts")));
+    let running = crate::Running::start(&mut command);
     assert_eq!(running.end().code, 124);
 }
 
@@ -302,7 +299,7 @@ fn grandchildren_keep_the_lock_of_a_killed_tool() {
     let ran = place.run(&["run", "a", "-w", "1500ms", "--", "true"]);
     assert_eq!(ran.code, 75, "{}", ran.err);
     assert!(is_alive(&inner));
-    std::fs::write(place.file("go"), "").expect("written");
+    place.touch("go");
     assert_eq!(place.run(&["run", "a", "-w", "30s", "--", "true"]).code, 0);
 }
 

@@ -4,17 +4,21 @@ use std::io::Write;
 
 use leasehold_testkit::RedisServer;
 
-use crate::Place;
+use crate::{Place, Running};
 
 const DOCUMENT: &str = include_str!("../../../../docs/cli.md");
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 14] = [
     "run",
+    "once",
+    "elect",
+    "wait",
     "acquire",
     "extend",
     "release",
     "show",
     "ls",
     "break",
+    "resize",
     "init",
     "completions",
     "man",
@@ -91,6 +95,82 @@ fn every_documented_option_exists() {
             );
         }
     }
+}
+
+/// The pages with lines for the shell.
+const PAGES: [(&str, &str); 9] = [
+    ("README.md", include_str!("../../../../README.md")),
+    ("cli.md", DOCUMENT),
+    ("election.md", include_str!("../../../../docs/election.md")),
+    (
+        "migrating.md",
+        include_str!("../../../../docs/migrating.md"),
+    ),
+    ("once.md", include_str!("../../../../docs/once.md")),
+    (
+        "reentrancy.md",
+        include_str!("../../../../docs/reentrancy.md"),
+    ),
+    ("rw-lock.md", include_str!("../../../../docs/rw-lock.md")),
+    (
+        "semaphore.md",
+        include_str!("../../../../docs/semaphore.md"),
+    ),
+    (
+        "several-names.md",
+        include_str!("../../../../docs/several-names.md"),
+    ),
+];
+
+/// The lines of a page that run a command once, as a shell or cron would.
+fn shell_lines(page: &str) -> Vec<String> {
+    let blocks = page.split("```sh\n").skip(1);
+    let lines = blocks.flat_map(|block| block.split("```").next().unwrap_or_default().lines());
+    // A line of cron begins with the time.
+    let lines = lines.map(|line| line.trim_start_matches("0 3 * * * "));
+    let lines = lines.map(|line| line.trim_start_matches("/usr/local/bin/"));
+    let once = ["leasehold run ", "leasehold once ", "leasehold resize "];
+    let lines = lines.filter(|line| once.iter().any(|command| line.starts_with(command)));
+    // Not those that name servers or files of the machine.
+    let lines = lines.filter(|line| !line.contains("redis://") && !line.contains("local:/"));
+    lines
+        .map(|line| line.replace("/opt/", "./").replace("/var/log/", "./"))
+        .collect()
+}
+
+/// Every such line in the pages does what it is there for: it runs its command.
+#[test]
+fn the_lines_of_the_pages_run() {
+    let tool = std::path::Path::new(env!("CARGO_BIN_EXE_leasehold"));
+    let mut ran = 0;
+    for (page, text) in PAGES {
+        for line in shell_lines(text) {
+            let place = Place::local();
+            // The programs that the line runs: each says that it ran.
+            let words = line.split([' ', '\'']);
+            let scripts = words.filter(|word| word.starts_with("./") && word.ends_with(".sh"));
+            for program in scripts.chain(["./curl", "./psql"]) {
+                let path = place.file(program.trim_start_matches("./"));
+                let mut file = std::fs::File::create(&path).expect("a file");
+                writeln!(file, "#!/bin/sh\ntouch ran").expect("written");
+                drop(file);
+                let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+                std::fs::set_permissions(&path, mode).expect("executable");
+            }
+            let path = std::env::var("PATH").unwrap_or_default();
+            let tools = tool.parent().expect("a directory").display();
+            let here = place.file("").display().to_string();
+            let inner = place.command(&[]);
+            let mut shell = crate::wrapped("sh", &["-c", &line], &inner);
+            shell.env("PATH", format!("{here}:{tools}:{path}"));
+            let ended = Running::start(&mut shell).end();
+            assert_eq!(ended.code, 0, "{page}: {line}: {}", ended.err);
+            let runs_something = !line.starts_with("leasehold resize");
+            assert_eq!(place.file("ran").exists(), runs_something, "{page}: {line}");
+            ran += 1;
+        }
+    }
+    assert!(ran >= 15, "only {ran} lines were found");
 }
 
 #[test]
@@ -220,7 +300,7 @@ fn library_words_are_not_in_error_messages() {
             &place,
             &["run", "kept", "-n"][..],
             75,
-            "held by --at-least-for of",
+            "`kept` was released by ",
         ),
         (&place, &["run", "kept", "-w", "50ms"], 75, "waited for"),
         (

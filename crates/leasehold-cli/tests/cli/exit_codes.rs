@@ -26,6 +26,8 @@ fn exit_code_128_plus_signal() {
 fn exit_code_75_if_held_or_conflict_exit_code() {
     let place = Place::local();
     let holder = place.holding("a", &["--label", "nightly"], "exec sleep 60");
+    // The first tokens of a new store are ahead of its clock, and tell no time.
+    std::thread::sleep(std::time::Duration::from_millis(300));
     let ran = place.run(&["run", "a", "-n", "--", "true"]);
     assert_eq!(ran.code, 75);
     // The message names the holder, its label, and for how long it has held the lock.
@@ -196,4 +198,28 @@ fn exit_code_0_for_help_and_version() {
     assert!(place.ok(&["--help"]).contains("Usage"));
     assert!(place.ok(&["run", "--help"]).contains("--at-least-for"));
     assert!(place.ok(&["--version"]).starts_with("leasehold "));
+}
+
+/// A writer that waits keeps readers from a lock that other readers hold. It is not the holder.
+#[test]
+fn a_waiter_is_not_called_the_holder() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let _reader = place.holding("a", &["--shared", "--label", "r"], "exec sleep 60");
+        let ran = place.run(&["run", "a", "-n", "--", "true"]);
+        assert_eq!(ran.code, 75);
+        assert!(
+            ran.err.contains("is held by readers (latest: "),
+            "{}",
+            ran.err
+        );
+        let writer = place.spawn(&["run", "a", "--label", "w", "--", "true"]);
+        place.until_waiters("a", 1);
+        let ran = place.run(&["run", "a", "-n", "--shared", "--", "true"]);
+        assert_eq!(ran.code, 75);
+        for part in ["`a` is wanted by ", "(w), which is first in line"] {
+            assert!(ran.err.contains(part), "{}", ran.err);
+        }
+        writer.kill();
+    }
 }

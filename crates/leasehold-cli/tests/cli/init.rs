@@ -41,8 +41,12 @@ fn init_after_the_first_client_needs_assume_fresh() {
     let ran = place.run(&["init"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(ran.err.contains("init --assume-fresh"), "{}", ran.err);
+    let page = place.ok(&["show", "x"]);
+    assert_eq!(page.matches("free; votes in ").count(), 3, "{page}");
     let ran = place.run(&["init", "--assume-fresh"]);
     assert_eq!(ran.err.matches("votes at once").count(), 3, "{}", ran.err);
+    let page = place.ok(&["show", "x"]);
+    assert!(!page.contains("votes in"), "{page}");
     place.ok(&["run", "x", "-n", "--", "true"]);
 }
 

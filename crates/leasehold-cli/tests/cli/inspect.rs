@@ -2,7 +2,7 @@
 
 use leasehold_testkit::RedisServer;
 
-use crate::{Place, Ran, eventually};
+use crate::{Place, Ran, Running, eventually, until};
 
 fn field(page: &str, key: &str) -> String {
     let line = page.lines().find_map(|line| line.trim().strip_prefix(key));
@@ -104,7 +104,7 @@ fn show_prints_every_node() {
 fn watch_prints_repeatedly() {
     let place = Place::local();
     let out = std::fs::File::create(place.file("out")).expect("a file");
-    let mut watching = place.command(&["ls", "--watch=20ms", "-o", "json"]);
+    let mut watching = place.command(&["ls", "--watch=100ms", "-o", "json"]);
     let mut watching = watching.stdout(out).spawn().expect("it starts");
     let lines = || {
         place
@@ -113,7 +113,7 @@ fn watch_prints_repeatedly() {
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    eventually("it has printed", || (lines().len() > 2).then_some(()));
+    until("it has printed", || lines().len() > 2);
     let _holder = place.holding("a", &[], "exec sleep 60");
     eventually("it shows the lock", || {
         lines()
@@ -169,7 +169,7 @@ fn break_frees_a_kept_lock() {
     let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     assert!(
-        ran.err.contains("was kept by --at-least-for of "),
+        ran.err.contains("was kept after its release by "),
         "{}",
         ran.err
     );
@@ -359,23 +359,56 @@ fn ls_formats() {
     assert!(place.ok(&["ls", "kept", "--no-headers"]).contains(" kept "));
 }
 
+/// A shared lock is free when its last reader is gone, also if that is only kept.
+#[test]
+fn a_shared_lock_lasts_as_long_as_its_last_reader() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let show = || -> serde_json::Value {
+            serde_json::from_str(&place.ok(&["show", "a", "-o", "json"])).expect("JSON")
+        };
+        place.ok(&["run", "a", "--shared", "--at-least-for", "1h", "--", "true"]);
+        assert_eq!(show()["state"], "kept");
+        let shown = place.ok(&["show", "a"]);
+        assert!(
+            shown.contains("kept: released") && shown.contains(", kept, "),
+            "{shown}"
+        );
+        let _ = place.ok(&["acquire", "a", "--shared", "--ttl", "10m"]);
+        let json = show();
+        assert_eq!(json["state"], "shared");
+        assert_eq!(json["readers"].as_array().map(Vec::len), Some(2));
+        let remaining = json["remaining_ms"].as_u64().expect("a time");
+        assert!(remaining > 15 * 60 * 1000, "{json}");
+        let row = place.ok(&["ls", "--no-headers"]);
+        assert!(!row.contains(" 9m"), "{row}");
+        // The part that is kept can be removed.
+        let kept = json["readers"].as_array().expect("readers");
+        let kept = kept.iter().find(|reader| reader["holder"]["kept"] == true);
+        let owner = kept.expect("it is kept")["owner"].as_str().expect("an id");
+        let ran = place.run(&["break", "a", "--yes", "--owner", owner]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert!(ran.err.contains("`a` is no longer kept by "), "{}", ran.err);
+        assert_eq!(show()["readers"].as_array().map(Vec::len), Some(1));
+    }
+}
+
 /// The time of `--watch` follows `=` or a space, or is omitted.
 #[test]
 fn the_time_of_watch_is_optional() {
     let place = Place::local();
     for args in [
-        &["show", "a", "--watch", "20ms"][..],
-        &["show", "--watch", "20ms", "a"],
+        &["show", "a", "--watch", "100ms"][..],
+        &["show", "--watch", "100ms", "a"],
         &["show", "--watch", "a"],
         &["show", "a", "--watch"],
-        &["show", "a", "--watch=20ms"],
+        &["show", "a", "--watch=100ms"],
     ] {
         let out = std::fs::File::create(place.file("out")).expect("a file");
         let mut watching = place.command(args);
-        let watching = watching.stdout(out).spawn().expect("it starts");
-        let watching = crate::Running(Some(watching));
-        eventually("it prints twice", || {
-            (place.read("out").matches("free").count() > 1).then_some(())
+        let watching = Running::start(watching.stdout(out));
+        until("it prints twice", || {
+            place.read("out").matches("free").count() > 1
         });
         watching.kill();
     }

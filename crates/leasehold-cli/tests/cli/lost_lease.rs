@@ -88,12 +88,7 @@ fn the_command_of_a_broken_lock_is_stopped() {
     let place = Place::local();
     let command = "trap 'echo stopped > stopped; exit 0' TERM; @@ while :; do sleep 0.01; done";
     let running = place.holding("a", &["--ttl", "3s", "-v"], command);
-    let shown = place.ok(&["show", "a"]);
-    let owner = shown
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("owner"));
-    let owner = owner.expect("an owner").trim();
-    place.ok(&["break", "a", "--owner", owner, "--yes"]);
+    place.ok(&["break", "a", "--owner", &place.owner_id("a"), "--yes"]);
     let ran = running.end();
     assert_eq!(ran.code, 79);
     assert!(
@@ -115,7 +110,7 @@ fn on_lost_warn() {
     servers[0].stop();
     std::thread::sleep(Duration::from_secs(6));
     servers[0].resume();
-    std::fs::write(place.file("go"), "").expect("written");
+    place.touch("go");
     let ran = running.end();
     assert_eq!(ran.code, 5, "{}", ran.err);
     assert!(ran.err.contains("lost `a`"), "{}", ran.err);
@@ -142,7 +137,7 @@ fn the_events_of_a_loss_agree_with_the_exit_code() {
         servers[0].stop();
         if code == 5 {
             std::thread::sleep(Duration::from_secs(7));
-            std::fs::write(place.file("go"), "").expect("written");
+            place.touch("go");
         }
         let ran = running.end();
         servers[0].resume();

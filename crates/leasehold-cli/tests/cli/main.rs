@@ -2,14 +2,20 @@
 
 #![cfg(unix)]
 
+mod also;
 mod command;
 mod counting;
 mod documentation;
+mod elect;
+mod events;
 mod exit_codes;
 mod init;
 mod inspect;
 mod lost_lease;
 mod nested;
+mod node_options;
+mod once;
+mod permits;
 mod scripts;
 mod snapshots;
 mod terminal;
@@ -20,10 +26,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::{RedisServer, TempDir};
+use leasehold_testkit::setup::blocking::{LIMIT, eventually, until};
+use leasehold_testkit::{RedisServer, TempDir, process};
 
-/// How long to wait before a test fails because something hangs.
-const LIMIT: Duration = Duration::from_secs(180);
+/// A shell command that runs until the file `go` exists.
+const UNTIL_GO: &str = "while [ ! -e go ]; do sleep 0.01; done";
 
 /// The nodes of a test, and a directory for its files.
 struct Place {
@@ -63,6 +70,11 @@ impl Place {
         std::fs::read_to_string(self.file(name)).unwrap_or_default()
     }
 
+    /// Creates an empty file.
+    fn touch(&self, name: &str) {
+        std::fs::write(self.file(name), "").expect("written");
+    }
+
     /// A command that runs the tool in the directory of this place.
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
@@ -85,7 +97,7 @@ impl Place {
     }
 
     fn spawn(&self, args: &[&str]) -> Running {
-        Running(Some(self.command(args).spawn().expect("it starts")))
+        Running::start(&mut self.command(args))
     }
 
     /// Runs the tool and waits until it exits.
@@ -123,9 +135,21 @@ impl Place {
         self.await_file(&started);
         running
     }
-}
 
-impl Place {
+    /// Waits until this many processes wait for a lock.
+    fn until_waiters(&self, name: &str, count: usize) {
+        let line = format!("waiters  {count}");
+        until(&line, || self.ok(&["show", name]).contains(&line));
+    }
+
+    /// The id of the owner of a lock, as `show` prints it.
+    fn owner_id(&self, name: &str) -> String {
+        let page = self.ok(&["show", name]);
+        let mut lines = page.lines();
+        let owner = lines.find_map(|line| line.trim().strip_prefix("owner"));
+        owner.expect("an owner").trim().to_owned()
+    }
+
     /// Creates a named pipe, which lets a command wait without a loop.
     fn pipe(&self, name: &str) {
         let status = Command::new("mkfifo").arg(self.file(name)).status();
@@ -172,12 +196,16 @@ fn wrapped(program: &str, args: &[&str], inner: &Command) -> Command {
 struct Running(Option<Child>);
 
 impl Running {
+    fn start(command: &mut Command) -> Self {
+        Self(Some(command.spawn().expect("it starts")))
+    }
+
     fn pid(&self) -> u32 {
         self.0.as_ref().expect("it runs").id()
     }
 
     fn signal(&self, signal: &str) {
-        kill(signal, &self.pid().to_string());
+        process::signal(self.pid(), signal);
     }
 
     /// Waits until it exits.
@@ -243,38 +271,18 @@ fn kinds(events: &[serde_json::Value]) -> Vec<String> {
     kinds.map(|kind| kind.expect("a kind").to_owned()).collect()
 }
 
+/// The process id that a command has written to a file.
+fn parse_pid(text: &str) -> u32 {
+    text.trim().parse().expect("a process id")
+}
+
 fn kill(signal: &str, pid: &str) {
-    let status = Command::new("kill").args(["-s", signal, pid]).status();
-    assert!(
-        status.expect("kill runs").success(),
-        "kill -s {signal} {pid}"
-    );
+    process::signal(parse_pid(pid), signal);
 }
 
 /// Whether a process is running. A zombie is not.
 fn is_alive(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
-}
-
-/// Calls a function until it returns a value.
-fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = check() {
-            return found;
-        }
-        assert!(start.elapsed() < LIMIT, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Waits until a condition is true.
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    eventually(what, || condition().then_some(()));
+    process::state(parse_pid(pid)).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
 fn output(command: &mut Command) -> Output {

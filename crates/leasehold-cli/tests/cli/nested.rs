@@ -169,6 +169,49 @@ fn inherit_runs_under_the_enclosing_lease() {
     assert_eq!(place.run(&["run", "a", "-c", &line]).code, 127);
 }
 
+/// A refusal names no readers, but a reader must not wait for itself either. An inner reader can run
+/// under the lease of an outer one.
+#[test]
+fn a_shared_lock_inside_itself() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let outer = |inner: &str| place.run(&["run", "a", "--shared", "-c", inner]);
+        for (inner, part) in [
+            ("run a -- touch ran", "an exclusive lock would never end"),
+            ("run a -n -- touch ran", "an exclusive lock would never end"),
+            ("run a --inherit -- touch ran", "--shared --inherit"),
+            ("run a --shared -- touch ran", "--inherit"),
+            ("acquire a --shared", "--inherit"),
+            (
+                "once a --for 1h -- touch ran",
+                "an exclusive lock would never end",
+            ),
+            ("wait a", "the wait would never end"),
+        ] {
+            let ran = outer(&format!("{TOOL} {inner}"));
+            assert_eq!(ran.code, 64, "{inner}: {}", ran.err);
+            assert!(ran.err.contains(part), "{inner}: {}", ran.err);
+        }
+        assert!(!place.file("ran").exists());
+        let token = "echo $LEASEHOLD_TOKEN";
+        let ran = outer(&format!(
+            "{token}; {TOOL} run a --shared --inherit -c '{token}'"
+        ));
+        let lines: Vec<_> = ran.out.lines().collect();
+        assert_eq!((lines.len(), lines[0]), (2, lines[1]), "{}", ran.err);
+        // An exclusive lock excludes itself, whoever wants to share it.
+        let inner = format!("{TOOL} run a --shared -- touch ran");
+        assert_eq!(place.run(&["run", "a", "-c", &inner]).code, 64);
+        let ran = place.run(&["run", "a", "--", TOOL, "wait", "a"]);
+        assert_eq!(ran.code, 64, "{}", ran.err);
+        // Other locks are not concerned.
+        assert_eq!(
+            outer(&format!("{TOOL} run b --shared -- {TOOL} wait c")).code,
+            0
+        );
+    }
+}
+
 /// Two locks may have equal tokens: in the first seconds of a server, the first token of each lock is
 /// the smallest that the server grants. The leases are different nevertheless.
 #[test]

@@ -1,10 +1,8 @@
 //! `acquire`, `extend` and `release`, and options for scripts.
 
-use std::os::unix::fs::PermissionsExt;
-
 use leasehold_testkit::RedisServer;
 
-use crate::{Place, Ran, events, kinds};
+use crate::{Place, Ran, Running};
 
 /// Runs a script with the tool in `PATH`.
 fn script(place: &Place, text: &str) -> Ran {
@@ -15,12 +13,7 @@ fn script(place: &Place, text: &str) -> Ran {
         std::env::var("PATH").expect("a path")
     );
     let mut shell = crate::wrapped("sh", &["-c", text], &place.command(&[]));
-    let output = crate::output(shell.env("PATH", path));
-    Ran {
-        code: output.status.code().expect("it exits"),
-        out: String::from_utf8_lossy(&output.stdout).into_owned(),
-        err: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    Running::start(shell.env("PATH", path)).end()
 }
 
 /// One process acquires the lock, another extends the lease, and a third releases it.
@@ -65,6 +58,34 @@ fn json_output() {
     assert_eq!(extended["token"].as_u64(), Some(token));
     assert!(extended["deadline_ms"].as_u64() > lease["deadline_ms"].as_u64());
     place.ok(&["release", "a", "--owner", owner]);
+}
+
+/// A shorter TTL changes nothing, and the printed lease says so.
+#[test]
+fn extend_never_shortens() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        for mode in ["", "--shared"] {
+            let ran = script(
+                &place,
+                &format!(
+                    "eval \"$(leasehold acquire a --ttl 10m {mode})\"
+                     echo $LEASEHOLD_DEADLINE_MS
+                     eval \"$(leasehold extend a --ttl 5s)\"
+                     echo $LEASEHOLD_DEADLINE_MS
+                     echo $LEASEHOLD_TTL
+                     leasehold release a"
+                ),
+            );
+            let lines: Vec<_> = ran.out.lines().collect();
+            let [before, after, ttl] = lines[..] else {
+                panic!("{} {}", ran.out, ran.err);
+            };
+            let [before, after] = [before, after].map(|ms| ms.parse::<u64>().expect("a time"));
+            assert!(after >= before, "{before} {after}");
+            assert_eq!(ttl, "600000ms");
+        }
+    }
 }
 
 /// A lease expires after its TTL, although the process that acquired it exited long before.
@@ -187,144 +208,18 @@ fn a_lease_that_cannot_be_printed_is_released() {
     assert_eq!(place.run(&["run", "a", "-n", "--", "true"]).code, 0);
 }
 
-/// Nodes from a file, to which other users must not have access.
+/// A closed stdout is noticed, and one that discards everything on purpose is not an error.
 #[test]
-fn nodes_file() {
-    let servers = [RedisServer::start_with(&["--requirepass", "secret"])];
+fn a_lease_that_nobody_can_read_is_not_acquired() {
     let place = Place::local();
-    let url = servers[0].url().replace("redis://", "redis://:secret@");
-    let file = place.file("nodes");
-    std::fs::write(&file, format!("# the nodes\n\n  {url}  \n")).expect("written");
-    let args = ["run", "a", "-n", "--nodes-file", "nodes", "--", "true"];
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).expect("chmod");
-    let ran = place.run(&args);
-    assert_eq!(ran.code, 64);
-    assert!(ran.err.contains("chmod 600"), "{}", ran.err);
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("chmod");
-    let ran = place.run(&args);
-    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
-    std::fs::write(&file, "# nothing\n").expect("written");
-    assert_eq!(place.run(&args).code, 64);
-    // A password in an argument works, too. The warning does not repeat it.
-    let ran = place.run(&["run", "a", "-n", "--node", &url, "--", "true"]);
-    assert_eq!(ran.code, 0);
-    assert!(
-        ran.err
-            .contains("warning: a password in an argument is visible"),
-        "{}",
-        ran.err
+    let ran = script(
+        &place,
+        "leasehold acquire a >&-; echo $?
+         leasehold run a -n -- true; echo $?
+         leasehold acquire a > /dev/null; echo $?",
     );
-    assert!(!ran.err.contains("secret"), "{}", ran.err);
-    let wrong = url.replace("secret", "guess");
-    let ran = place.run(&["run", "a", "-n", "--node", &wrong, "--", "true"]);
-    assert_eq!(ran.code, 69);
-    assert!(ran.err.contains("authentication failed"), "{}", ran.err);
-    assert!(!ran.err.contains("guess"), "{}", ran.err);
-}
-
-/// Events are JSON objects, one per line.
-#[test]
-fn events_as_json() {
-    let place = Place::local();
-    let ran = place.run(&["run", "a", "--json", "-c", "exit 3"]);
-    let all = events(&ran.err);
-    assert_eq!(kinds(&all), ["acquired", "started", "exited", "released"]);
-    assert_eq!((&all[0]["name"], &all[2]["code"]), (&"a".into(), &3.into()));
-    assert!(all[0]["token"].as_u64() > Some(0));
-    // The time of the wait is not part of `held_ms`.
-    let _ = place.ok(&["acquire", "b", "--ttl", "5s"]);
-    let ran = place.run(&["run", "b", "--json", "--", "true"]);
-    let all_of_b = events(&ran.err);
-    let (waited, held) = (&all_of_b[1]["waited_ms"], &all_of_b[4]["held_ms"]);
-    assert!(
-        waited.as_u64() > Some(1_000) && held.as_u64() < waited.as_u64(),
-        "{}",
-        ran.err
-    );
-
-    let holder = place.holding("a", &["--label", "x"], "exec sleep 60");
-    let ran = place.run(&["run", "a", "--json", "-w", "700ms", "--", "true"]);
-    let all = events(&ran.err);
-    assert_eq!(kinds(&all), ["waiting", "error"]);
-    assert_eq!(all[0]["holder"]["label"], "x");
-    assert_eq!(all[0]["holder"]["pid"], holder.pid());
-    assert_eq!((ran.code, &all[1]["code"]), (75, &75.into()));
-}
-
-/// `acquire` reports success as an event. On failure, the event contains its exit code.
-#[test]
-fn events_of_acquire() {
-    let place = Place::local();
-    let ran = place.run(&["acquire", "a", "--json", "-o", "json", "--ttl", "60"]);
-    let all = events(&ran.err);
-    assert_eq!((ran.code, kinds(&all)), (0, vec!["acquired".to_owned()]));
-    let lease: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
-    assert_eq!(all[0]["token"], lease["token"]);
-    for (args, code) in [
-        (&["acquire", "a", "--json", "-n"][..], 75),
-        (&["acquire", "a", "--json", "--node", "http://x"], 64),
-    ] {
-        let ran = place.run(args);
-        let all = events(&ran.err);
-        assert_eq!(kinds(&all), ["error"], "{}", ran.err);
-        assert_eq!((ran.code, &all[0]["code"]), (code, &code.into()));
-        assert_eq!(ran.out, format!("(exit {code})\n"));
-    }
-}
-
-/// Events go to a descriptor that the caller opened. Text still goes to stderr, and the command does
-/// not inherit the descriptor.
-#[test]
-fn events_go_to_an_open_descriptor() {
-    let place = Place::local();
-    let tool = |line: &str| {
-        let mut command = std::process::Command::new("sh");
-        command.args(["-c", line, env!("CARGO_BIN_EXE_leasehold")]);
-        let inner = place.command(&[]);
-        let envs = inner
-            .get_envs()
-            .filter_map(|(key, value)| Some((key, value?)));
-        command.envs(envs).current_dir(place.dir.path());
-        crate::output(&mut command)
-    };
-    let output = tool(
-        "exec \"$0\" run a -v --events-fd 9 -c '[ ! -e /proc/self/fd/9 ] && echo closed' 9>events",
-    );
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(output.stdout, b"closed\n");
-    let wanted = ["acquired", "started", "exited", "released"];
-    assert_eq!(kinds(&events(&place.read("events"))), wanted);
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("leasehold: acquired `a`"), "{text}");
-    assert!(!text.contains("\"event\""), "{text}");
-    // The tool writes at the current position of the file.
-    let output = tool("(echo first; exec \"$0\" run a --events-fd 1 -- true)");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(
-        kinds(&events(text.strip_prefix("first\n").expect("first"))),
-        wanted
-    );
-    for (line, says) in [
-        (
-            "exec \"$0\" run a --events-fd 9 -- touch ran",
-            "descriptor 9: ",
-        ),
-        (
-            "exec \"$0\" run a --events-fd 9 -- touch ran 9</dev/null",
-            "for reading only",
-        ),
-        ("exec \"$0\" run a --events-fd 0 -- touch ran", "1 or more"),
-        (
-            "exec \"$0\" run a --events-fd x -- touch ran",
-            "not a number",
-        ),
-    ] {
-        let output = tool(line);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(64), "{line}: {text}");
-        assert!(text.contains(says), "{line}: {text}");
-    }
-    assert!(!place.file("ran").exists());
+    assert_eq!(ran.out, "70\n0\n0\n", "{}", ran.err);
+    assert!(ran.err.contains("stdout is closed"), "{}", ran.err);
 }
 
 /// `extend` never shortens a lease. Its default TTL is that of `acquire`.
@@ -397,16 +292,16 @@ fn a_closed_pipe_is_not_an_error() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut command = place.command(args);
-        crate::Running(Some(command.stdout(writer).spawn().expect("it starts"))).end()
+        Running::start(command.stdout(writer)).end()
     };
     for args in [
         &["ls"][..],
         &["ls", "-o", "name"],
         &["ls", "-o", "json"],
-        &["ls", "--watch", "20ms"],
+        &["ls", "--watch", "100ms"],
         &["show", "held"],
         &["show", "held", "-o", "json"],
-        &["show", "held", "--watch", "20ms"],
+        &["show", "held", "--watch", "100ms"],
         &["extend", "a", "--owner", owner],
         &["completions", "bash"],
         &["man"],
@@ -421,86 +316,4 @@ fn a_closed_pipe_is_not_an_error() {
     assert_eq!(ran.code, 70, "{}", ran.err);
     assert!(ran.err.contains("the lock was released"), "{}", ran.err);
     place.ok(&["run", "b", "-n", "--", "true"]);
-}
-
-/// Every option about nodes has an environment variable. Arguments take precedence.
-#[test]
-fn node_options_in_the_environment() {
-    let servers = RedisServer::start_many(1);
-    let place = Place::local();
-    let file = place.file("nodes");
-    std::fs::write(&file, servers[0].url()).expect("written");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("chmod");
-    std::fs::write(place.file("empty.pem"), "").expect("written");
-    let run = |variables: &[(&str, &str)], args: &[&str]| {
-        let mut command = place.command(args);
-        command.envs(variables.iter().copied());
-        crate::Running(Some(command.spawn().expect("it starts"))).end()
-    };
-    let nodes = ("LEASEHOLD_NODES_FILE", "nodes");
-    let ran = run(&[nodes, ("LEASEHOLD_PREFIX", "app:")], &["acquire", "a"]);
-    assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(servers[0].get(b"app:a").is_some());
-    let ran = run(&[nodes], &["show", "app:a", "--node", "local:"]);
-    assert!(ran.out.contains("free"), "{}", ran.out);
-    let both = [nodes, ("LEASEHOLD_NODES", "local:")];
-    let ran = run(&both, &["ls"]);
-    assert_eq!(ran.code, 64);
-    assert!(ran.err.contains("are both set"), "{}", ran.err);
-    for (variable, value, says) in [
-        ("LEASEHOLD_RESTART_GUARD", "soon", "--restart-guard"),
-        (
-            "LEASEHOLD_TLS_CA",
-            "empty.pem",
-            "--tls-ca: it contains no certificate",
-        ),
-        ("LEASEHOLD_TLS_CERT", "empty.pem", "--tls-key"),
-        ("LEASEHOLD_TLS_KEY", "empty.pem", "--tls-cert"),
-    ] {
-        let ran = run(&[(variable, value)], &["ls"]);
-        assert_eq!(ran.code, 64, "{variable}: {}", ran.err);
-        assert!(ran.err.contains(says), "{variable}: {}", ran.err);
-    }
-    // Three new servers vote only if the restart guard is off or they are known to be new.
-    let servers = RedisServer::start_many(3);
-    let place = Place::redis(&servers);
-    let run = |variable: &str, value: &str| {
-        let mut command = place.command(&["run", "a", "-n", "--", "true"]);
-        command.env(variable, value);
-        crate::Running(Some(command.spawn().expect("it starts")))
-            .end()
-            .code
-    };
-    assert_eq!(run("LEASEHOLD_ASSUME_FRESH", "0"), 69);
-    assert_eq!(run("LEASEHOLD_ASSUME_FRESH", "1"), 0);
-    let servers = RedisServer::start_many(3);
-    let place = Place::redis(&servers);
-    place.ok(&["run", "a", "-n", "--restart-guard", "off", "--", "true"]);
-    let ran = place.run(&["acquire", "a", "--ttl", "5m"]);
-    assert_eq!(ran.code, 64);
-    assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
-    assert!(ran.err.contains("add --restart-guard 5m"), "{}", ran.err);
-}
-
-/// The tool waits for the votes of three servers that have just started, and says so.
-#[test]
-fn run_waits_for_new_servers() {
-    let servers = RedisServer::start_many(3);
-    let place = Place::redis(&servers);
-    let ran = place.run(&[
-        "run",
-        "a",
-        "-v",
-        "--restart-guard",
-        "20s",
-        "--",
-        "echo",
-        "mine",
-    ]);
-    assert_eq!((ran.code, ran.out.as_str()), (0, "mine\n"), "{}", ran.err);
-    assert!(
-        ran.err.contains("the nodes vote in") && ran.err.contains("the set was replaced recently"),
-        "{}",
-        ran.err
-    );
 }

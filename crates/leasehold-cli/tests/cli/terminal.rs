@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use crate::{Place, is_alive, until};
+use leasehold_testkit::process;
+
+use crate::{Place, UNTIL_GO, eventually, is_alive, parse_pid, until};
 
 /// A shell on a pseudo-terminal, which `script` creates.
 struct Session {
@@ -65,16 +67,13 @@ impl Session {
     /// Waits until a text is on the screen, and discards the output up to it.
     fn see(&self, text: &str) -> String {
         let start = std::time::Instant::now();
-        loop {
+        eventually(text, || {
             let mut screen = self.screen.lock().expect("no panic");
-            if let Some(at) = screen.find(text) {
-                let rest = screen.split_off(at + text.len());
-                return std::mem::replace(&mut *screen, rest);
-            }
             assert!(start.elapsed() < crate::LIMIT, "no {text:?} on {screen:?}");
-            drop(screen);
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
+            let rest_at = screen.find(text)? + text.len();
+            let rest = screen.split_off(rest_at);
+            Some(std::mem::replace(&mut *screen, rest))
+        })
     }
 }
 
@@ -89,17 +88,13 @@ impl Drop for Session {
 #[test]
 fn the_progress_line_shows_the_holder() {
     let place = Place::local();
-    let holder = place.holding(
-        "a",
-        &["--label", "nightly"],
-        "while [ ! -e go ]; do sleep 0.01; done",
-    );
+    let holder = place.holding("a", &["--label", "nightly"], UNTIL_GO);
     let mut session = Session::start(&place, &[]);
     session.type_keys("$L run a -- echo it is mine\n");
     session.see("leasehold: waiting for ");
     session.see(", next in line: held by ");
     session.see(&format!(" pid {} (nightly) for ", holder.pid()));
-    std::fs::write(place.file("go"), "").expect("written");
+    place.touch("go");
     session.see("it is mine\r\n");
 }
 
@@ -169,19 +164,16 @@ fn ctrl_z_and_fg() {
     place.pipe("go");
     session.type_keys(&format!("$L run a --ttl 60s -c '{COMMAND}'\n"));
     let inner = place.await_file("inner");
-    let state = |wanted: char| {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", inner.trim()));
-        let stat = stat.unwrap_or_default();
-        stat.rsplit_once(") ")
-            .is_some_and(|(_, rest)| rest.starts_with(wanted))
-    };
+    let state = || process::state(parse_pid(&inner));
     session.type_keys("\x1a");
     session.see("Stopped");
-    until("the command is stopped", || state('T'));
+    until("the command is stopped", || state() == Some('T'));
     session.type_keys("echo prompt is back\n");
     session.see("\rprompt is back");
     session.type_keys("fg\n");
-    until("the command continues", || state('S') || state('R'));
+    until("the command continues", || {
+        matches!(state(), Some('S' | 'R'))
+    });
     std::fs::write(place.file("go"), "go\n").expect("the command reads");
     session.see("finished");
     session.type_keys("echo code $?\n");
@@ -193,7 +185,7 @@ fn ctrl_z_and_fg() {
 #[test]
 fn ctrl_z_while_waiting() {
     let place = Place::local();
-    let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
+    let holder = place.holding("a", &[], UNTIL_GO);
     let mut session = Session::start(&place, &[]);
     session.type_keys("$L run a --ttl 3s -- echo it is mine\n");
     session.see("waiting for ");
@@ -201,7 +193,7 @@ fn ctrl_z_while_waiting() {
     session.see("Stopped");
     assert!(place.ok(&["show", "a"]).contains("waiters  0"));
     // Other processes can acquire the lock.
-    std::fs::write(place.file("go"), "").expect("written");
+    place.touch("go");
     assert_eq!(holder.end().code, 0);
     std::fs::remove_file(place.file("started.a")).expect("the first started");
     let second = place.holding(
@@ -217,7 +209,7 @@ fn ctrl_z_while_waiting() {
     std::thread::sleep(std::time::Duration::from_secs(4));
     session.type_keys("fg\n");
     session.see("waiting for ");
-    std::fs::write(place.file("go.on"), "").expect("written");
+    place.touch("go.on");
     assert_eq!(second.end().code, 0);
     session.see("it is mine\r\n");
     session.type_keys("echo code $?\n");
@@ -259,11 +251,7 @@ fn ctrl_z_without_a_shell_is_ignored() {
 fn break_asks_for_confirmation() {
     let place = Place::local();
     let holder = place.holding("a", &["--ttl", "4s"], "exec sleep 60");
-    let page = place.ok(&["show", "a"]);
-    let owner = page
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("owner"));
-    let owner = owner.expect("an owner").trim();
+    let owner = place.owner_id("a");
     let mut session = Session::start(&place, &[]);
     session.type_keys(&format!("$L break a --owner {owner}; echo code $?\n"));
     session.see("Break the lock? [y/N] ");
@@ -273,7 +261,7 @@ fn break_asks_for_confirmation() {
     // Without --owner, the current holder is shown.
     session.type_keys("$L break a; echo code $?\n");
     let asked = session.see("Break the lock? [y/N] ");
-    for part in [&format!(" pid {} for ", holder.pid()), owner, "expires in"] {
+    for part in [&format!(" pid {} for ", holder.pid()), &owner, "expires in"] {
         assert!(asked.contains(part), "{part}: {asked}");
     }
     session.type_keys("y\n");

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{RedisServer, process};
 
-use crate::{Place, until};
+use crate::{Place, UNTIL_GO, until};
 
 /// A waiter acquires the lock when the holder releases it.
 #[test]
@@ -18,7 +18,7 @@ fn a_waiter_follows_the_holder() {
         );
         let next = place.spawn(&["run", "a", "-c", "echo 2 >> log"]);
         std::thread::sleep(Duration::from_millis(100));
-        std::fs::write(place.file("go"), "").expect("written");
+        place.touch("go");
         assert_eq!((holder.end().code, next.end().code), (0, 0));
         assert_eq!(place.read("log"), "1\n2\n");
     }
@@ -28,17 +28,13 @@ fn a_waiter_follows_the_holder() {
 #[test]
 fn a_dead_waiter_does_not_delay_others() {
     let place = Place::local();
-    let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
+    let holder = place.holding("a", &[], UNTIL_GO);
     let dead = place.spawn(&["run", "a", "--", "true"]);
-    until("it waits", || {
-        place.ok(&["show", "a"]).contains("waiters  1")
-    });
+    place.until_waiters("a", 1);
     let next = place.spawn(&["run", "a", "--", "true"]);
-    until("both wait", || {
-        place.ok(&["show", "a"]).contains("waiters  2")
-    });
+    place.until_waiters("a", 2);
     dead.kill();
-    std::fs::write(place.file("go"), "").expect("written");
+    place.touch("go");
     assert_eq!((holder.end().code, next.end().code), (0, 0));
     // The socket of the dead waiter has been removed.
     let sockets = std::fs::read_dir(place.file("state/leasehold/locks.db.wake"));
@@ -72,18 +68,6 @@ fn signals_end_the_wait() {
     }
 }
 
-/// The processor time of a process, in ticks of 10 ms.
-fn ticks(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
-    let fields: Vec<_> = stat
-        .rsplit_once(") ")
-        .expect("a stat")
-        .1
-        .split(' ')
-        .collect();
-    fields[11].parse::<u64>().expect("a number") + fields[12].parse::<u64>().expect("a number")
-}
-
 /// Waiting uses less than 2 % of one processor.
 #[test]
 fn waiting_uses_little_processor_time() {
@@ -92,9 +76,9 @@ fn waiting_uses_little_processor_time() {
         let _holder = place.holding("a", &[], "exec sleep 60");
         let waiting = place.spawn(&["run", "a", "--", "true"]);
         std::thread::sleep(Duration::from_millis(500));
-        let (before, start) = (ticks(waiting.pid()), Instant::now());
+        let (before, start) = (process::cpu_time(waiting.pid()), Instant::now());
         std::thread::sleep(Duration::from_secs(3));
-        let used = Duration::from_millis((ticks(waiting.pid()) - before) * 10);
+        let used = process::cpu_time(waiting.pid()) - before;
         let share = used.as_secs_f64() / start.elapsed().as_secs_f64();
         assert!(share < 0.02, "{:.1} %", share * 100.0);
     }
@@ -156,10 +140,10 @@ fn two_users_share_a_store() {
             true => (place.command(&args), as_nobody(&args)),
             false => (as_nobody(&args), place.command(&args)),
         };
-        let first = crate::Running(Some(first.spawn().expect("it starts")));
+        let first = crate::Running::start(&mut first);
         let held = || place.ok(&["show", "a", "--node", &node]).contains("held");
         until("the first holds the lock", held);
-        let second = crate::Running(Some(second.spawn().expect("it starts")));
+        let second = crate::Running::start(&mut second);
         let waits = || {
             place
                 .ok(&["show", "a", "--node", &node])
@@ -181,11 +165,11 @@ fn two_users_share_a_store() {
 #[test]
 fn one_line_names_the_holder_if_stderr_is_not_a_terminal() {
     let place = Place::local();
-    let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
+    let holder = place.holding("a", &[], UNTIL_GO);
     let waiting = |args: &[&str], err: &str| {
         let err = std::fs::File::create(place.file(err)).expect("created");
         let mut command = place.command(args);
-        crate::Running(Some(command.stderr(err).spawn().expect("it starts")))
+        crate::Running::start(command.stderr(err))
     };
     let loud = waiting(&["run", "a", "--", "true"], "loud");
     let quiet = waiting(&["run", "a", "-q", "--", "true"], "quiet");
@@ -195,7 +179,7 @@ fn one_line_names_the_holder_if_stderr_is_not_a_terminal() {
     assert!(line.contains(&format!("pid {}", holder.pid())), "{line}");
     // After that, no further line is printed.
     std::thread::sleep(Duration::from_secs(2));
-    std::fs::write(place.file("go"), "").expect("written");
+    place.touch("go");
     assert_eq!((loud.end().code, quiet.end().code), (0, 0));
     assert_eq!(place.read("loud"), line);
     assert_eq!(place.read("quiet"), "");
@@ -232,7 +216,7 @@ fn the_event_of_an_outage_contains_the_errors() {
 fn a_stopped_waiter_acquires_a_new_lease() {
     let servers = RedisServer::start_many(1);
     for place in [Place::local(), Place::redis(&servers)] {
-        let holder = place.holding("a", &[], "while [ ! -e go ]; do sleep 0.01; done");
+        let holder = place.holding("a", &[], UNTIL_GO);
         let args = [
             "run",
             "a",
@@ -243,11 +227,9 @@ fn a_stopped_waiter_acquires_a_new_lease() {
             "sleep 1; echo done",
         ];
         let waiting = place.spawn(&args);
-        until("it waits", || {
-            place.ok(&["show", "a"]).contains("waiters  1")
-        });
+        place.until_waiters("a", 1);
         waiting.signal("STOP");
-        std::fs::write(place.file("go"), "").expect("written");
+        place.touch("go");
         assert_eq!(holder.end().code, 0);
         std::thread::sleep(Duration::from_secs(7));
         waiting.signal("CONT");

@@ -2,7 +2,9 @@
 
 pub mod exclusion;
 pub mod leftovers;
+pub mod limit;
 pub mod lost;
+pub mod once;
 pub mod order;
 pub mod progress;
 pub mod register;
@@ -76,12 +78,14 @@ pub fn all() -> Vec<Box<dyn Check>> {
 }
 
 /// The promises, in the order in which they are reported.
-pub const PROMISES: [&str; 7] = [
+pub const PROMISES: [&str; 9] = [
     exclusion::PROMISE,
+    limit::PROMISE,
     tokens::PROMISE,
     register::PROMISE,
     lost::PROMISE,
     progress::PROMISE,
     order::PROMISE,
+    once::PROMISE,
     leftovers::PROMISE,
 ];

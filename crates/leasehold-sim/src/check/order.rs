@@ -28,6 +28,27 @@ pub fn no_waiter_overtaken(world: &World, token: u64, before: &[Waiter]) -> Resu
     }
 }
 
+/// How often a waiter for a permit may be overtaken once it has stood in line on all nodes. A node
+/// drops it if it cannot notify it, or has not heard of it for long.
+const OVERTAKEN: u32 = 1;
+
+/// Without faults, a waiter for a permit that has stood in line on all nodes is not overtaken often,
+/// even if it does not stand on all of them any more.
+///
+/// # Errors
+///
+/// The waiter that was overtaken.
+pub fn not_overtaken_often(waiter: &Waiter) -> Result<(), String> {
+    match waiter.ticket_holder.overtaken {
+        ..=OVERTAKEN => Ok(()),
+        often => Err(format!(
+            "{} with ticket {} was overtaken {often} times",
+            waiter.process.label(),
+            waiter.ticket
+        )),
+    }
+}
+
 /// Whether the claim stands in line on all nodes now.
 pub fn stands_everywhere(world: &World, waiter: &Waiter) -> bool {
     let name = &world.names[waiter.name];

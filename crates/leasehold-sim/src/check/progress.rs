@@ -12,8 +12,9 @@ use crate::world::World;
 /// The name of the promise.
 pub const PROMISE: &str = "progress";
 
-/// How often a waiter sends WAIT, whatever notifications it gets.
-const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How often a waiter with fewer than 100 others ahead of it sends WAIT, whatever notifications it
+/// gets: `HEARTBEAT` of the library's `acquire/place.rs`, which is private.
+const HEARTBEAT: Duration = Duration::from_millis(1_100);
 const SLACK: Duration = Duration::from_secs(1);
 const EVERY: Nanos = 200 * MILLI;
 
@@ -44,7 +45,13 @@ fn no_lost_hand_over(world: &World) -> Result<(), String> {
     let now = world.agenda.now();
     let limit = longest_hand_over(&world.plan);
     for name in 0..world.names.len() {
-        let idle = world.is_well() && !is_taken(world, name) && world.waiters().wait_for(name);
+        let is_taken = match world.semaphores.of_line(name) {
+            Some(semaphore) => semaphore
+                .permits()
+                .all(|permit| is_permit_taken(world, permit)),
+            None => is_taken(world, name),
+        };
+        let idle = world.is_well() && !is_taken && world.waiters().wait_for(name);
         let waiters = &mut *world.waiters();
         if !idle {
             waiters.idle_since.remove(&name);
@@ -62,16 +69,30 @@ fn no_lost_hand_over(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a caller holds the lease, or so many nodes keep the lock of a dead process or for
+/// Whether a caller holds the permit, or so many nodes have a lock there that it cannot be acquired. A
+/// call for several permits holds some of them while it waits for the others.
+fn is_permit_taken(world: &World, permit: usize) -> bool {
+    if world.journal().ledger.is_held(permit) {
+        return true;
+    }
+    let (now, nodes) = (world.agenda.now(), world.plan.nodes);
+    let key = &world.names[permit];
+    let servers = world.servers.iter();
+    let free = servers.filter(|server| server.holders(key, now).is_empty());
+    free.count() < nodes / 2 + 1
+}
+
+/// Whether a caller holds the lease, or may hold it while it waits for another name, or so many nodes keep
+/// the lock of a dead process or for
 /// `min_hold` that it cannot be acquired.
 fn is_taken(world: &World, name: usize) -> bool {
-    if world.journal().ledger.is_held(name) {
+    if world.journal().ledger.is_held(name) || world.waiters().may_be_held(name) {
         return true;
     }
     let (now, nodes) = (world.agenda.now(), world.plan.nodes);
     let kept = world.servers.iter().filter(|server| {
-        let holder = server.holder(&world.names[name], now);
-        holder.is_some_and(|holder| holder.kept || !world.is_alive(holder.label.as_deref()))
+        let mut holders = server.holders(&world.names[name], now).into_iter();
+        holders.any(|holder| holder.kept || !world.is_alive(holder.label.as_deref()))
     });
     nodes - kept.count() < nodes / 2 + 1
 }

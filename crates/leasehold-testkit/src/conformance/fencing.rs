@@ -1,10 +1,11 @@
 //! Tokens grow, and a lease that has ended cannot be revived.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use leasehold::{Client, Error, Moment, Released, TimeSource};
+use leasehold::{Client, Error, Released};
 
 use super::{Case, ending, pause, taken};
+use crate::ShiftedClock;
 
 /// Every lease has a larger token than the one before it.
 pub async fn tokens_grow_from_owner_to_owner(case: Case) {
@@ -18,25 +19,8 @@ pub async fn tokens_grow_from_owner_to_owner(case: Case) {
     }
 }
 
-/// A client's clock that is far off.
-struct Off {
-    seconds: i64,
-}
-
-impl TimeSource for Off {
-    fn now(&self) -> Moment {
-        Moment::now()
-    }
-
-    fn unix_us(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let us = since.expect("after 1970").as_micros() as u64;
-        us.saturating_add_signed(self.seconds * 1_000_000)
-    }
-}
-
 /// A client's clock that is hours or years off does not affect the tokens.
-pub async fn tokens_grow_whatever_the_clients_clocks_say(case: Case) {
+pub async fn tokens_grow_with_wrong_client_clocks(case: Case) {
     let mut clients = Vec::new();
     for seconds in [
         0,
@@ -48,7 +32,7 @@ pub async fn tokens_grow_whatever_the_clients_clocks_say(case: Case) {
         5,
         -5,
     ] {
-        let builder = case.builder().time_source(Off { seconds });
+        let builder = case.builder().time_source(ShiftedClock::ahead_by(seconds));
         clients.push(builder.connect().await.expect("the nodes work"));
     }
     let mut last = 0;

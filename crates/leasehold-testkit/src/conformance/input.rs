@@ -47,7 +47,7 @@ pub async fn refuses_bad_names(case: Case) {
     for len in [0, Name::MAX_LEN + 1] {
         let refused = client.mutex(vec![b'x'; len]).try_lock().await;
         match refused {
-            Err(Error::Invalid(Invalid::Name { len: reported })) => assert_eq!(reported, len),
+            Err(Error::Invalid(Invalid::Name { len: reported, .. })) => assert_eq!(reported, len),
             other => panic!("{other:?}"),
         }
     }

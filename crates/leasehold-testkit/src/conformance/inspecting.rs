@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use leasehold::{Client, Error, Loss, Released, Wait};
+use leasehold::{Client, Error, Loss, Options, Released, Wait};
 
-use super::{Case, TTL, is_taken, pause, renewed, taken};
+use super::{Case, RENEWED, TTL, is_taken, pause, renewed, taken};
+use crate::setup::{lease_of, spawn_lock};
 
 /// Every node reports the holders of its locks. Free names are not shown.
-pub async fn shows_who_holds_what(case: Case) {
+pub async fn inspection_shows_the_holders(case: Case) {
     let client = case.client().await;
     assert!(
         client
@@ -54,7 +55,7 @@ pub async fn shows_who_holds_what(case: Case) {
 /// `since` is when the lock was granted, not when the holder sent its request or began to wait.
 /// It is not the time of the token either, which is ahead of the clock of a recently started
 /// node.
-pub async fn shows_when_a_lock_was_granted(case: Case) {
+pub async fn inspection_shows_when_a_lock_was_granted(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     for _ in 0..2 {
         // A client that has just heard from a node sends a different request than one that has
@@ -69,12 +70,11 @@ pub async fn shows_when_a_lock_was_granted(case: Case) {
     }
 
     let lease = taken(&one.mutex("a")).await;
-    let mutex = two.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.lock().await });
+    let waiter = spawn_lock(two.mutex("a"));
     pause(1500).await;
     let before = SystemTime::now();
     lease.release().await;
-    let next = waiter.await.expect("no panic").expect("a lease");
+    let next = lease_of(waiter).await;
     let after = SystemTime::now();
     check_since(&one, before, after).await;
     next.extend().await.expect("still held");
@@ -112,7 +112,7 @@ pub async fn shows_and_breaks_foreign_locks(case: Case) {
 
 /// A lock is broken only for the named owner. The holder is notified, and cannot get the lock
 /// back.
-pub async fn breaks_the_lock_of_the_owner_named(case: Case) {
+pub async fn breaks_only_the_lock_of_the_named_owner(case: Case) {
     let client = case.client().await;
     let lease = taken(&client.mutex("a")).await;
     let inspection = client.inspect("a").await.expect("a name");
@@ -180,6 +180,22 @@ pub async fn a_detached_lease_is_identified_by_its_owner(case: Case) {
     );
 }
 
+/// A lease that has ended is not extended, although no other claim has been granted since.
+pub async fn a_detached_lease_that_has_ended_is_not_extended(case: Case) {
+    let client = case.client().await;
+    let brief = |o: Options| o.ttl(RENEWED).node_timeout(RENEWED).without_renewal();
+    let writing = client.mutex("a").with_options(brief).lock().await;
+    let writing = writing.expect("a lease").detach().await.expect("held");
+    let reading = client.rw_lock("b").with_options(brief).read().await;
+    let reading = reading.expect("a lease").detach().await.expect("held");
+    for (name, lease) in [("a", writing), ("b", reading)] {
+        case.until_free(name).await;
+        let extended = lease.extend().await;
+        assert!(matches!(extended, Err(Error::Lost { .. })), "{extended:?}");
+        case.until_free(name).await;
+    }
+}
+
 /// A waiter can be shown the holder of the lock.
 pub async fn shows_the_holder_to_a_waiter(case: Case) {
     let client = case.client().await;
@@ -242,7 +258,7 @@ pub async fn names_round_trip_under_a_prefix(case: Case) {
 }
 
 /// The error of a lost lease says whether the lock was broken, and who holds it now.
-pub async fn says_who_took_a_lost_lease(case: Case) {
+pub async fn the_error_of_a_lost_lease_names_the_new_holder(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     for taken_over in [false, true] {
         let lease = taken(&one.mutex("a")).await;

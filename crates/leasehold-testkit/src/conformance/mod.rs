@@ -6,6 +6,7 @@
 //! happen, it has a deadline of many seconds, or one of several attempts must succeed.
 
 mod cancelling;
+mod election;
 mod excluding;
 mod expiring;
 mod fencing;
@@ -13,7 +14,13 @@ mod foreign;
 mod holding;
 mod input;
 mod inspecting;
-mod standing;
+mod latch;
+mod line;
+mod once;
+mod permits;
+mod several;
+mod sharing;
+mod starving;
 mod unfenced;
 mod waiting;
 
@@ -21,11 +28,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Builder, Client, Lease, Moment, Mutex, Options};
+use leasehold::{Builder, Client, Lease, Mutex, Options};
 
 use crate::Deployment;
+use crate::setup::{LONG, patient, pause, until};
 
 pub use cancelling::*;
+pub use election::*;
 pub use excluding::*;
 pub use expiring::*;
 pub use fencing::*;
@@ -33,15 +42,21 @@ pub use foreign::*;
 pub use holding::*;
 pub use input::*;
 pub use inspecting::*;
-pub use standing::*;
+pub use latch::*;
+pub use line::*;
+pub use once::*;
+pub use permits::*;
+pub use several::*;
+pub use sharing::*;
+pub use starving::*;
 pub use unfenced::*;
 pub use waiting::*;
 
 /// The time limit of a case, which only a hang exceeds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Long enough that a test notices when only the TTL frees a lock.
-const TTL: Duration = Duration::from_secs(50);
+/// The TTL of [`patient`] options, long enough that a test notices when only the TTL frees a lock.
+const TTL: Duration = LONG;
 
 /// The environment of a case.
 pub struct Case {
@@ -73,19 +88,11 @@ where
 }
 
 impl Case {
-    /// Options with which a slow machine cannot fail a test.
-    fn options() -> Options {
-        Options::default()
-            .ttl(TTL)
-            .node_timeout(Duration::from_secs(10))
-            .outage_patience(Duration::from_secs(30))
-    }
-
     fn builder(&self) -> Builder {
         self.deployment
             .builder()
-            .connect_timeout(Duration::from_secs(60))
-            .options(Self::options())
+            .connect_timeout(LONG)
+            .options(patient(Options::default()))
     }
 
     async fn client(&self) -> Client {
@@ -101,12 +108,7 @@ impl Case {
     /// Waits until no node has a lock of this name, for less than the TTL, which would free it in
     /// any case.
     async fn until_free(&self, name: &str) {
-        let start = Moment::now();
-        while self.locked(name) > 0 {
-            let waited = Moment::now().saturating_duration_since(start);
-            assert!(waited < TTL / 2, "`{name}` is left to its TTL");
-            pause(5).await;
-        }
+        until(&format!("`{name}` is free"), || self.locked(name) == 0).await;
     }
 }
 
@@ -134,10 +136,6 @@ fn renewed(mutex: Mutex) -> Mutex {
 async fn ending(mutex: Mutex) -> Lease {
     // An attempt that took longer than the TTL makes no lease. The next one may be quicker.
     short(mutex).lock().await.expect("a lease")
-}
-
-async fn pause(ms: u64) {
-    tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
 async fn taken(mutex: &Mutex) -> Lease {
@@ -186,7 +184,7 @@ macro_rules! conformance {
             a_cancelled_waiter_leaves_nothing,
             a_failed_attempt_leaves_nothing,
             tokens_grow_from_owner_to_owner,
-            tokens_grow_whatever_the_clients_clocks_say,
+            tokens_grow_with_wrong_client_clocks,
             tokens_grow_when_nodes_forget,
             a_stale_owner_cannot_release,
             a_stale_owner_cannot_extend,
@@ -204,25 +202,84 @@ macro_rules! conformance {
             takes_names_of_any_bytes,
             refuses_bad_names,
             refuses_bad_durations,
-            shows_who_holds_what,
-            shows_when_a_lock_was_granted,
+            inspection_shows_the_holders,
+            inspection_shows_when_a_lock_was_granted,
             shows_and_breaks_foreign_locks,
-            breaks_the_lock_of_the_owner_named,
+            breaks_only_the_lock_of_the_named_owner,
             names_round_trip_under_a_prefix,
-            says_who_took_a_lost_lease,
+            the_error_of_a_lost_lease_names_the_new_holder,
             a_broken_lock_is_lost_at_the_next_renewal,
             a_detached_lease_is_identified_by_its_owner,
+            a_detached_lease_that_has_ended_is_not_extended,
             shows_the_holder_to_a_waiter,
             serves_waiters_in_order_of_arrival,
             no_caller_jumps_the_line,
-            a_waiter_that_gives_up_delays_no_other,
-            a_waiter_cancelled_at_its_turn_passes_it_on,
-            a_dead_waiter_delays_no_other_for_long,
+            a_waiter_that_gives_up_does_not_delay_others,
+            a_waiter_cancelled_at_its_turn_passes_the_turn_on,
+            a_dead_waiter_delays_others_only_briefly,
             passes_a_claim_from_task_to_task,
             a_barging_caller_acquires_a_free_lock,
+            acquires_all_names_or_none,
+            opposite_orders_do_not_deadlock,
+            losing_one_name_ends_the_work,
+            a_cancelled_call_for_several_names_leaves_nothing,
+            min_hold_keeps_all_names_or_none,
+            the_last_guard_releases,
             without_fencing_it_is_a_plain_lock,
             without_fencing_it_is_handed_over,
             without_fencing_it_stays_taken_for_min_hold,
+            one_of_8_runs_and_all_get_the_result,
+            a_thousand_tasks_share_one_run,
+            after_a_failure_the_next_runs,
+            after_a_killed_runner_the_next_runs,
+            runs_again_after_the_period,
+            a_cleared_result_is_run_again,
+            refuses_a_result_that_is_too_long,
+            skips_a_run_in_progress,
+            gives_up_waiting_for_a_result_in_time,
+            a_cancelled_run_leaves_nothing,
+            one_of_8_candidates_leads,
+            another_candidate_follows_a_leader_that_fails,
+            an_observer_sees_each_leader,
+            a_name_without_a_holder_has_no_leader,
+            readers_share_the_lock,
+            a_writer_excludes_readers,
+            readers_respect_foreign_owners,
+            readers_and_writers_are_served_in_order,
+            readers_and_writers_take_turns,
+            a_downgrade_admits_readers_and_no_writer,
+            a_cancelled_downgrade_leaves_nothing,
+            a_reader_is_gone_after_its_ttl,
+            readers_survive_three_ttls_by_renewal,
+            readers_that_nodes_forgot_are_lost,
+            a_reader_stays_for_min_hold,
+            a_cancelled_reader_leaves_nothing,
+            a_detached_reader_is_identified_by_its_owner,
+            a_reader_needs_a_token,
+            a_plain_lock_excludes_readers,
+            shows_and_breaks_readers,
+            a_latch_opens_when_all_have_arrived,
+            a_barrier_holds_all_until_the_last,
+            an_arrival_counts_once_and_ends,
+            refuses_bad_parties,
+            permits_are_limited,
+            a_free_permit_is_found,
+            waiters_get_permits_in_order_of_arrival,
+            no_caller_jumps_the_line_for_a_permit,
+            at_most_so_many_of_8_clients_at_a_time,
+            tokens_of_a_permit_grow,
+            a_permit_is_free_after_its_ttl,
+            a_permit_is_renewed,
+            several_permits_at_once,
+            another_number_of_permits_is_refused,
+            a_semaphore_can_be_resized,
+            a_cancelled_call_for_a_permit_leaves_nothing,
+            a_released_permit_wakes_a_waiter_for_the_next,
+            refuses_bad_numbers_of_permits,
+            a_detached_permit_is_identified_by_its_owner,
+            a_kept_reader_can_be_broken,
+            no_reader_and_no_writer_starves,
+            nobody_starves_for_a_permit,
         );
     };
     ($deployment:expr; $($case:ident),* $(,)?) => {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold::{Error, Lease, Mutex, Released};
+use leasehold::{Error, Mutex, Released};
 
 use super::{Case, TTL, is_taken, pause, taken};
+use crate::setup::{lease_of, spawn_lock};
 
 fn plain(mutex: Mutex) -> Mutex {
     mutex.with_options(|options| options.without_fencing())
@@ -42,15 +43,11 @@ pub async fn without_fencing_it_is_handed_over(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     for mutex in [two.mutex("a"), plain(two.mutex("a"))] {
         let lease = taken(&plain(one.mutex("a"))).await;
-        let waiting = tokio::spawn(async move { mutex.lock().await });
+        let waiting = spawn_lock(mutex);
         pause(200).await;
         assert!(!waiting.is_finished());
         assert_eq!(lease.release().await, Released::Released);
-        let got = tokio::time::timeout(TTL / 2, waiting).await;
-        let got: Lease = got
-            .expect("long before the TTL")
-            .expect("no panic")
-            .expect("a lease");
+        let got = lease_of(waiting).await;
         assert!(got.token() > 0);
         got.release().await;
         case.until_free("a").await;

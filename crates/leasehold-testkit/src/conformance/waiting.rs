@@ -5,18 +5,18 @@ use std::time::Duration;
 use leasehold::{Error, Moment, Wait};
 
 use super::{Case, ending, pause, taken};
+use crate::setup::{lease_of, spawn_lock};
 
 /// `lock` waits until the holder releases the lock.
 pub async fn waits_for_its_turn(case: Case) {
     let (one, two) = (case.client().await, case.client().await);
     let lease = taken(&one.mutex("a")).await;
     let token = lease.token();
-    let mutex = two.mutex("a");
-    let waiter = tokio::spawn(async move { mutex.lock().await });
+    let waiter = spawn_lock(two.mutex("a"));
     pause(100).await;
     assert!(!waiter.is_finished());
     lease.release().await;
-    let next = waiter.await.expect("no panic").expect("a lease");
+    let next = lease_of(waiter).await;
     assert!(next.token() > token);
 }
 
@@ -26,7 +26,9 @@ pub async fn gives_up_waiting_in_time(case: Case) {
     let _lease = taken(&client.mutex("a")).await;
     let (start, wait) = (Moment::now(), Duration::from_millis(300));
     match client.mutex("a").lock_timeout(wait).await {
-        Err(Error::TimedOut { waited, refusal }) => {
+        Err(Error::TimedOut {
+            waited, refusal, ..
+        }) => {
             assert!(waited >= wait);
             assert!(refusal.holder().is_some());
         }

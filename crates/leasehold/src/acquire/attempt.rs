@@ -1,4 +1,4 @@
-//! One claim on its way: sent to all nodes, and given back unless it becomes a lease.
+//! One attempt: a claim that is sent to all nodes, and released unless it becomes a lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use crate::base::error::Refusal;
 use crate::client::core::Core;
 use crate::client::options::Options;
 use crate::lease::grant::{Grant, Rounds, Validity, Won, least_left};
-use crate::lease::janitor::Return;
-use crate::node::{Claim, DEAD_AFTER, HANDED_OVER, Verb};
+use crate::lease::janitor::PendingRelease;
+use crate::node::{Claim, HANDED_OVER, Verb};
 use crate::planted;
 use crate::quorum::round::{self, Advice, Decision, Haste, Round};
 use crate::quorum::{Broadcast, NodeSet, Question};
 
-/// A lease that was handed over is extended after so long. Not at once: many are given back
-/// before that.
+/// A lease that was handed over is extended after this time. Not at once, because many leases are
+/// released earlier than that.
 const CONFIRM_AFTER: Duration = Duration::from_millis(10);
 
-/// What a round that was not won came to.
+/// The result of a round that was not won.
 pub(crate) struct Refused {
     pub(crate) advice: Advice,
     pub(crate) refusal: Box<Refusal>,
@@ -30,12 +30,12 @@ pub(crate) struct NotTaken<'a> {
     pub(crate) place: Option<Armed<'a>>,
 }
 
-/// A claim for the lock, given back unless it becomes a lease.
+/// A claim for the lock, released unless it becomes a lease.
 pub(crate) struct Attempt<'a> {
     pub(crate) core: &'a Arc<Core>,
     options: &'a Options,
     pub(crate) claim: Arc<Claim>,
-    /// How far above a fence to go if the token turns out to be too low.
+    /// How far above the fence the next token is, if this one turns out to be too low.
     pub(crate) haste: Haste,
     armed: Option<Armed<'a>>,
 }
@@ -63,9 +63,9 @@ impl<'a> Attempt<'a> {
             core: self.core,
             claim: Some(Arc::clone(&self.claim)),
             timeout,
-            until: sent_at,
+            sent_at,
         });
-        armed.until = sent_at + self.options.ttl.max(DEAD_AFTER + HANDED_OVER) + timeout;
+        armed.sent_at = sent_at;
         armed
     }
 
@@ -73,7 +73,7 @@ impl<'a> Attempt<'a> {
         Question::new(verb, &self.claim, self.options.timeout_of_node())
     }
 
-    /// What the claim may have on nodes, to be released by the caller.
+    /// Leaves it to the caller to release what the claim may have on nodes.
     pub(crate) fn take_armed(&mut self) -> Option<Armed<'a>> {
         self.armed.take()
     }
@@ -107,8 +107,8 @@ impl<'a> Attempt<'a> {
             return Ok(self.won(rounds, validity));
         }
         if !waited {
-            // A failed attempt releases everywhere, also where the outcome is unknown; not
-            // where the node said no, which took no effect and cannot any more.
+            // A failed attempt is released on all nodes, also where the outcome is unknown. Nodes
+            // that refused it are skipped: the request had no effect there, and cannot have one.
             let skip = match planted::on(planted::Bug::FailedAttemptKept) {
                 false => broadcast.untouched(),
                 true => NodeSet::all(),
@@ -117,18 +117,19 @@ impl<'a> Attempt<'a> {
         }
         let mut refused = self.refused(&broadcast.round(), sent_at);
         if decision == Decision::Carried {
-            // A majority granted it, but so late that nothing of it is left.
+            // A majority granted it, but so late that its validity is over.
             refused.advice = Advice::Outage { permanent: false };
         }
         let place = self.take_armed();
         Err(NotTaken { refused, place })
     }
 
-    /// Takes what nodes have granted when its turn came, without being asked again. On each of
-    /// these nodes it was not granted yet at `since`: a majority has it for
-    /// [`HANDED_OVER`] from then at least. That is short, so it is extended soon.
+    /// Makes the claim a lease if a majority of nodes has handed it the lock, without another
+    /// request. None of these nodes had granted it at `since`, so they keep it for [`HANDED_OVER`]
+    /// from then at least. That is short, so the lease is extended soon.
     ///
-    /// Gives the attempt back if it had better ask: too little is left, or nobody would extend it.
+    /// Returns the attempt if it has to send ACQUIRE instead: too little time is left, or the lease
+    /// would not be extended.
     pub(crate) fn handed_over(self, granted: NodeSet, since: Moment) -> Result<Won, Self> {
         let (core, options) = (self.core, self.options);
         let now = core.clock.now();
@@ -164,7 +165,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Planted bug: takes its turn for the lease.
+    /// Planted bug: treats its turn as a lease.
     pub(crate) fn believe(self) -> Won {
         let sent_at = self.core.clock.now();
         let broadcast = Broadcast::send(&self.core.nodes, self.question(Verb::Wait));
@@ -177,7 +178,7 @@ impl<'a> Attempt<'a> {
         self.won(Rounds::after_waiting(broadcast), validity)
     }
 
-    /// What a round that was not won came to. The round was sent at `sent_at`.
+    /// The result of a round that was not won. The round was sent at `sent_at`.
     pub(crate) fn refused(&self, round: &Round, sent_at: Moment) -> Refused {
         let core = self.core;
         let elapsed = core.clock.now().saturating_duration_since(sent_at);
@@ -194,13 +195,14 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// The clean-up of an attempt: armed before its claim is sent, disarmed only when the
-/// claim has become a lease. A caller that is cancelled drops it, armed.
+/// The clean-up of an attempt. It is armed before the claim is sent, and disarmed only when the
+/// claim has become a lease. If the caller is cancelled, dropping it releases the claim.
 pub(crate) struct Armed<'a> {
     core: &'a Core,
     claim: Option<Arc<Claim>>,
     timeout: Duration,
-    until: Moment,
+    /// When the last request was sent.
+    sent_at: Moment,
 }
 
 impl Armed<'_> {
@@ -208,23 +210,19 @@ impl Armed<'_> {
         self.claim = None;
     }
 
-    /// Sent at once, and so before the next attempt on the same connections.
+    /// Releases the claim now, so before the next attempt on the same connections.
     pub(crate) fn release(&mut self, skip: NodeSet) {
         if let Some(item) = self.take(skip)
             && skip.len() < self.core.nodes.len()
         {
-            self.core.janitor.give_back(item);
+            self.core.janitor.release(item);
         }
     }
 
-    fn take(&mut self, skip: NodeSet) -> Option<Return> {
-        Some(Return {
-            claim: self.claim.take()?,
-            keep_until: None,
-            timeout: self.timeout,
+    fn take(&mut self, skip: NodeSet) -> Option<PendingRelease> {
+        Some(PendingRelease {
             skip,
-            settled: NodeSet::default(),
-            until: self.until,
+            ..PendingRelease::new(self.claim.take()?, self.timeout, self.sent_at)
         })
     }
 }

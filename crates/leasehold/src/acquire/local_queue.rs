@@ -1,7 +1,7 @@
-//! Tasks of one process that want the same name wait for each other here, and not on the
-//! nodes: one of them at a time has the turn to stand in line there. Who gives its lease back
-//! while another waits here passes the claim on, without a round trip.
+//! The queue of tasks in this process that want the same lock exclusively.
 //!
+//! One of them at a time has the *turn*: only that task sends requests to the nodes. When a lease is
+//! released while another task waits here, its claim is passed on to that task without a round trip.
 //! Each holder still has its own, larger token: see [`BLOCK`].
 
 use std::collections::hash_map::Entry;
@@ -18,33 +18,36 @@ use crate::client::core::Core;
 use crate::client::options::Options;
 use crate::lease::grant::Won;
 
-/// A claim is passed on for so long at most: others may be waiting on the nodes.
+/// A claim is passed on for at most this long after it was won: other processes may be waiting in
+/// line on the nodes.
 const LONGEST: Duration = Duration::from_millis(10);
 
-/// The queues of all names for which somebody has or waits for a turn.
+type Queues = HashMap<Name, VecDeque<oneshot::Sender<LocalTurn>>>;
+
+/// A queue for every name for which a task has the turn.
 #[derive(Default)]
 pub(crate) struct LocalQueue {
-    names: Mutex<HashMap<Name, VecDeque<oneshot::Sender<LocalTurn>>>>,
+    queues: Mutex<Queues>,
 }
 
-/// The right to stand in line on the nodes. Goes on to the next who waits when dropped.
+/// The right to send requests to the nodes. It goes to the next task in the queue when dropped.
 pub(crate) struct LocalTurn {
     core: Weak<Core>,
     name: Name,
-    /// In a box: nearly all turns have none.
+    /// A claim that the task before passed on. In a box, because most turns have none.
     passed: Option<Box<Won>>,
-    /// Since when those before found no majority.
+    /// Since when the tasks before found no majority.
     pub(crate) outage_since: Option<Moment>,
 }
 
 impl LocalQueue {
     /// Waits for the turn. `None` if it does not come before `until`.
     ///
-    /// Cancel safety: if dropped, the turn goes to the next.
+    /// Cancel safety: if dropped, the turn goes to the next task.
     pub(crate) async fn enter(core: &Arc<Core>, name: &Name, until: Moment) -> Option<LocalTurn> {
         let turn = {
-            let mut names = core.local_queue.names();
-            match names.entry(name.clone()) {
+            let mut queues = core.local_queue.queues();
+            match queues.entry(name.clone()) {
                 Entry::Vacant(entry) => {
                     entry.insert(VecDeque::new());
                     return Some(LocalTurn {
@@ -55,9 +58,14 @@ impl LocalQueue {
                     });
                 }
                 Entry::Occupied(mut entry) => {
+                    tracing::debug!(
+                        %name,
+                        "another task of this process holds or wants the lock; a task that holds \
+                         it can use `Lease::again`"
+                    );
                     let (sender, receiver) = oneshot::channel();
-                    // Those at the end who gave up meanwhile are forgotten, or callers that
-                    // try for a moment again and again would pile up behind a long lease.
+                    // Removes calls at the end that gave up meanwhile. Otherwise callers with a
+                    // short timeout would accumulate behind a long lease.
                     let queue = entry.get_mut();
                     while queue.back().is_some_and(oneshot::Sender::is_closed) {
                         queue.pop_back();
@@ -75,43 +83,43 @@ impl LocalQueue {
         }
     }
 
-    fn names(&self) -> MutexGuard<'_, HashMap<Name, VecDeque<oneshot::Sender<LocalTurn>>>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next who waits, if any; if none, nobody has the turn any more.
+    /// The next task that still waits. If there is none, the queue is removed, and the turn is free.
     fn next(&self, name: &Name) -> Option<oneshot::Sender<LocalTurn>> {
-        let mut names = self.names();
-        let queue = names.get_mut(name)?;
+        let mut queues = self.queues();
+        let queue = queues.get_mut(name)?;
         while let Some(next) = queue.pop_front() {
-            // Those who have gone away in the meantime are passed over.
             if !next.is_closed() {
                 return Some(next);
             }
         }
-        names.remove(name);
+        queues.remove(name);
         None
     }
 }
 
 impl LocalTurn {
-    /// Whether a claim that was won at `won_at`, and `passes` holders ago, is to be passed on
-    /// to somebody here.
+    /// Whether to pass a claim on to the next task here. It was won at `won_at`, and has been passed
+    /// on `passes` times.
     pub(crate) fn is_wanted(&self, won_at: Moment, passes: u64, now: Moment) -> bool {
         let Some(core) = self.core.upgrade() else {
             return false;
         };
-        let bounded = passes + 1 < BLOCK && now.saturating_duration_since(won_at) < LONGEST;
+        // The last token of the block is that of a downgrade.
+        let bounded = passes + 1 < BLOCK - 1 && now.saturating_duration_since(won_at) < LONGEST;
         let waits = |queue: &VecDeque<oneshot::Sender<Self>>| queue.iter().any(|w| !w.is_closed());
-        bounded && core.local_queue.names().get(&self.name).is_some_and(waits)
+        bounded && core.local_queue.queues().get(&self.name).is_some_and(waits)
     }
 
-    /// Passes a claim on to the next who waits here.
+    /// Passes a claim on to the next task here.
     pub(crate) fn pass(mut self, claim: Won) {
         self.passed = Some(Box::new(claim));
     }
 
-    /// The claim that was passed on, if it will do for these options.
+    /// The claim that was passed on, if it fits these options. Otherwise it is released.
     pub(crate) fn take(&mut self, options: &Options, now: Moment) -> Option<Won> {
         let core = self.core.upgrade()?;
         let passed = self.passed.take()?;
@@ -120,7 +128,7 @@ impl LocalTurn {
         match fits && !core.is_shut_down() {
             true => Some(*passed),
             false => {
-                core.janitor.give_back(grant.to_return(None));
+                core.janitor.release(grant.to_release(None));
                 None
             }
         }
@@ -141,7 +149,8 @@ impl Drop for LocalTurn {
             };
             match next.send(turn) {
                 Ok(()) => return,
-                // It went away at this moment. Its turn must not go on by itself.
+                // The task went away at this moment. This loop goes on with its turn, so dropping
+                // the turn itself must do nothing.
                 Err(mut turn) => {
                     self.passed = turn.passed.take();
                     turn.core = Weak::new();
@@ -149,7 +158,7 @@ impl Drop for LocalTurn {
             }
         }
         if let Some(passed) = self.passed.take() {
-            core.janitor.post(passed.grant.to_return(None));
+            core.janitor.post(passed.grant.to_release(None));
         }
     }
 }
@@ -162,7 +171,7 @@ mod tests {
     use crate::Client;
 
     #[tokio::test]
-    async fn those_who_gave_up_do_not_pile_up() {
+    async fn calls_that_gave_up_do_not_accumulate() {
         let client = Client::in_memory();
         let mutex = client.mutex("a");
         let _lease = mutex.lock().await.unwrap();
@@ -170,8 +179,8 @@ mod tests {
             let refused = mutex.lock_timeout(Duration::from_millis(1)).await;
             assert!(refused.is_err());
         }
-        let names = client.core().local_queue.names();
-        let queued: Vec<usize> = names.values().map(VecDeque::len).collect();
+        let queues = client.core().local_queue.queues();
+        let queued: Vec<usize> = queues.values().map(VecDeque::len).collect();
         assert!(queued.len() == 1 && queued[0] <= 1, "{queued:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! From a call to a lease.
 //!
-//! Tasks of one process that want the same name take turns in the [`local_queue`]. The task whose
+//! Tasks of one process that want the same name exclusively take turns in the [`local_queue`]. The task whose
 //! turn it is becomes a [`waiter`]: it makes an [`attempt`] and, if the lock is held, stands in line
 //! on the nodes. The [`proposer`] chooses tokens, and [`patience`] decides how long to go on.
 
@@ -8,19 +8,25 @@ use std::sync::Arc;
 
 use crate::Lease;
 use crate::base::clock::Moment;
-use crate::base::error::Error;
+use crate::base::error::{Error, Invalid};
+use crate::base::mode::Mode;
 use crate::base::name::Name;
 use crate::client::core::Core;
-use crate::client::options::{Options, Wait};
-use local_queue::LocalQueue;
+use crate::client::options::Options;
+pub(crate) use handle::{Handle, unless_held};
+use local_queue::{LocalQueue, LocalTurn};
 use patience::Patience;
+pub(crate) use want::Want;
 
 pub(crate) mod attempt;
+pub(crate) mod handle;
 pub(crate) mod local_queue;
+pub(crate) mod look;
 pub(crate) mod patience;
 mod place;
 pub(crate) mod proposer;
 pub(crate) mod waiter;
+mod want;
 
 /// Acquires a lock as the options say: waits for the turn in this process, then for the lock.
 ///
@@ -28,34 +34,88 @@ pub(crate) mod waiter;
 /// with its TTL.
 pub(crate) async fn acquire(
     core: &Arc<Core>,
-    name: &Name,
+    want: &Want,
+    options: &Options,
+) -> Result<Lease, Error> {
+    check(core, want, options)?;
+    let started = core.clock.now();
+    // Only calls that stand in line take turns: others must not wait behind them. Readers hold the
+    // lock together, so each of them stands in line itself.
+    let turn = match want.mode {
+        Mode::Exclusive if options.queues_in_process() => {
+            LocalQueue::enter(core, &want.name, options.until(started)).await
+        }
+        _ => None,
+    };
+    acquire_at(core, want, options, started, turn).await
+}
+
+/// Acquires a lock as above, without regard to other tasks of this process: the call has a place in
+/// line of its own, and its claim is passed on to none of them.
+///
+/// Cancel safety: as above.
+pub(crate) async fn acquire_alone(
+    core: &Arc<Core>,
+    want: &Want,
+    options: &Options,
+) -> Result<Lease, Error> {
+    check(core, want, options)?;
+    acquire_at(core, want, options, core.clock.now(), None).await
+}
+
+/// Acquires a permit of the semaphore with this key, as the options say.
+///
+/// Cancel safety: as above.
+pub(crate) async fn acquire_permit(
+    core: &Arc<Core>,
+    semaphore: &Name,
+    permits: u32,
     options: &Options,
 ) -> Result<Lease, Error> {
     options.validate(core.constants.restart_guard)?;
+    if !options.fencing {
+        return Err(Invalid::PermitWithoutFencing.into());
+    }
     core.check_runtime()?;
-    let started = core.clock.now();
-    let until = match options.wait {
-        Wait::No => started,
-        Wait::For(wait) => started + wait,
-        Wait::Forever => Moment::FAR,
-    };
-    // Only calls that stand in line take turns: others must not wait behind them.
-    let mut turn = match options.queues_in_process() {
-        true => LocalQueue::enter(core, name, until).await,
-        false => None,
-    };
+    let patience = Patience::new(options, core.next_seed(), core.clock.now(), None);
+    let won = waiter::acquire_permit(core, semaphore, permits, options, patience).await?;
+    let lease = Lease::new(core, won, options, None);
+    match core.is_shut_down() {
+        false => Ok(lease),
+        true => Err(Error::ShutDown),
+    }
+}
+
+/// Checks a call before anything is sent.
+fn check(core: &Core, want: &Want, options: &Options) -> Result<(), Error> {
+    options.validate(core.constants.restart_guard)?;
+    if want.mode == Mode::Shared && !options.fencing {
+        return Err(Invalid::SharedWithoutFencing.into());
+    }
+    core.check_runtime()
+}
+
+/// Acquires a lock for a call that began at `started`, with its turn in this process if it has one.
+async fn acquire_at(
+    core: &Arc<Core>,
+    want: &Want,
+    options: &Options,
+    started: Moment,
+    mut turn: Option<LocalTurn>,
+) -> Result<Lease, Error> {
     let passed = turn
         .as_mut()
         .and_then(|turn| turn.take(options, core.clock.now()));
     let won = match passed {
         Some(won) => won,
         None => {
-            core.janitor.send_queued(name);
+            core.janitor.send_queued(&want.name);
             let outage_since = turn.as_ref().and_then(|turn| turn.outage_since);
             let patience = Patience::new(options, core.next_seed(), started, outage_since);
-            let won = waiter::acquire(core, name, options, patience).await;
+            let won = waiter::acquire(core, want, options, patience).await;
             if let Some(turn) = &mut turn {
-                // The next calls in this process need not find out one after the other.
+                // During an outage, the next call in this process fails without waiting for the
+                // nodes again.
                 let lasts = matches!(won, Err(Error::NoMajority(_)));
                 let since = core.clock.now().saturating_sub(options.outage_patience);
                 turn.outage_since = lasts.then_some(since);
@@ -64,7 +124,7 @@ pub(crate) async fn acquire(
         }
     };
     let lease = Lease::new(core, won, options, turn);
-    // A shutdown that came meanwhile drops it.
+    // If the client was shut down in the meantime, the lease is dropped, which releases it.
     match core.is_shut_down() {
         false => Ok(lease),
         true => Err(Error::ShutDown),

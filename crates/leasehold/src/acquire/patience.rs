@@ -9,14 +9,15 @@ use crate::client::options::{Options, Wait};
 use crate::quorum::round::Advice;
 
 /// How much longer a call goes on.
+#[derive(Clone)]
 pub(crate) struct Patience {
     wait: Wait,
     started: Moment,
-    /// How many attempts there are; without a limit none are counted.
+    /// The limit of attempts. Without a limit, attempts are not counted.
     attempts: Option<u32>,
     made: u32,
-    /// When the next attempt is due. What is asked before that, to keep a place in line or because
-    /// the lock has expired, is no attempt.
+    /// When the next attempt is due. Requests before that, to keep a place in line or because the
+    /// lock has expired, do not count as attempts.
     next_attempt: Moment,
     outage_since: Option<Moment>,
     outage_patience: Duration,
@@ -24,7 +25,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Those before it in this process may have found no majority since `outage_since`.
+    /// Calls before this one in this process have found no majority since `outage_since`.
     pub(crate) fn new(
         options: &Options,
         seed: u64,
@@ -39,11 +40,12 @@ impl Patience {
             next_attempt: started,
             outage_since,
             outage_patience: options.outage_patience,
-            backoff: Backoff::new(options, seed),
+            backoff: options.backoff(seed),
         }
     }
 
-    /// An attempt was refused, if one was due. How many have been made, if they are limited.
+    /// Counts a refused attempt, if one was due. Returns how many have been made, if they are
+    /// limited.
     pub(crate) fn count(&mut self, now: Moment) -> Option<u32> {
         if self.attempts.is_some() && now >= self.next_attempt {
             self.made += 1;
@@ -62,7 +64,7 @@ impl Patience {
         let outage = match advice {
             Advice::Outage { permanent: true } => return Err(Error::NoMajority(refusal)),
             Advice::Outage { permanent: false } | Advice::Reclock { .. } => true,
-            // Others were quicker.
+            // Other clients were quicker.
             Advice::Retoken { .. } | Advice::Contended { .. } => false,
         };
         let last_attempt = self.wait == Wait::No || self.attempts == Some(self.made);
@@ -82,13 +84,13 @@ impl Patience {
         }
         let mut pause = match self.attempts {
             Some(_) => self.next_attempt.saturating_duration_since(now),
-            None => self.backoff.next().unwrap_or_default(),
+            None => self.backoff.pause(),
         };
         if let Advice::Contended {
             remaining: Some(remaining),
         } = advice
         {
-            // As soon as it has expired, it is worth asking.
+            // The lock may be free as soon as it has expired.
             pause = pause.min(remaining.saturating_add(Duration::from_millis(1)));
         }
         if let Wait::For(wait) = self.wait {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use super::attempt::{Armed, Attempt, Refused};
 use crate::base::clock::Moment;
-use crate::base::error::{Refusal, Story};
+use crate::base::error::{NodeOutcome, Refusal};
 use crate::lease::grant::Won;
 use crate::node::{Verb, Vote, Watch};
 use crate::planted;
+use crate::quorum::round::Advice;
 use crate::quorum::{NodeSet, WaitSignals};
 
 /// How often a waiter sends WAIT again: as a heartbeat, and in case a notification was lost. A
@@ -80,6 +81,9 @@ impl<'a> Place<'a> {
         if !planted::on(planted::Bug::GivesUpInSilence) {
             self.attempt.arm(sent_at);
         }
+        if let Some(seat) = self.attempt.claim.seat() {
+            seat.search_from(core.next_seed());
+        }
         let question = self.attempt.question(Verb::Wait);
         self.signals.ask(&core.nodes, &question, sent_at);
         release(&mut self.leaving);
@@ -101,7 +105,7 @@ impl<'a> Place<'a> {
 
     /// Waits for at most `pause`. `true`: it is the claim's turn; `false`: it is time to ask.
     pub(super) async fn is_notified_within(&self, pause: Duration) -> bool {
-        let pause = match planted::on(planted::Bug::AsksOnlyWhenTold) {
+        let pause = match planted::on(planted::Bug::WaitsOnlyForNotifications) {
             false => pause,
             true => Duration::from_secs(86_400),
         };
@@ -138,6 +142,20 @@ impl<'a> Place<'a> {
         granted.len() > 0 && now >= *self.split_since.get_or_insert(now) + limit
     }
 
+    /// The permit that a majority of nodes has named as free.
+    pub(super) fn free_permit(&self) -> Option<u32> {
+        self.signals.state().free_permit()
+    }
+
+    /// What the nodes answered, if no use can be made of it: like that of nodes that are down.
+    pub(super) fn unusable(&self) -> Refused {
+        let (core, round) = (self.attempt.core, self.signals.state().round());
+        Refused {
+            advice: Advice::Outage { permanent: false },
+            refusal: Box::new(core.refused(&self.attempt.claim, &round)),
+        }
+    }
+
     /// Takes the lock if a majority has granted it. Returns the attempt if it has to send ACQUIRE.
     pub(super) fn handed_over(self) -> Result<Won, Attempt<'a>> {
         let (granted, not_granted_at) = {
@@ -153,13 +171,13 @@ impl<'a> Place<'a> {
     pub(super) fn outlook(&self, refusal: &Refusal) -> Outlook {
         let (mut notifying, mut before, mut split, mut foreign) = (0, u32::MAX, false, false);
         for (report, watch) in refusal.nodes.iter().zip(&self.watches) {
-            match &report.story {
-                Story::Voted(Vote::Held { place, holder, .. }) => {
+            match &report.outcome {
+                NodeOutcome::Voted(Vote::Held { place, holder, .. }) => {
                     notifying += usize::from(place.is_some() && watch.is_some());
                     before = before.min(place.unwrap_or(u32::MAX));
                     foreign |= holder.token.is_none();
                 }
-                Story::Voted(Vote::YourTurn | Vote::Granted) => {
+                NodeOutcome::Voted(Vote::YourTurn | Vote::Free { .. } | Vote::Granted) => {
                     notifying += usize::from(watch.is_some());
                     split = true;
                 }

@@ -7,41 +7,42 @@ use crate::base::clock::{Clock, Moment};
 use crate::base::name::Name;
 use crate::node::rules::MAX_TOKEN;
 
-/// The token of every claim is a multiple of this, so that those up to the next multiple are
-/// free for holders to whom the claim is passed on. They are above every token of an earlier
-/// claim and below every one of a later claim, and so need no vote.
+/// The token of every claim is a multiple of this. The tokens up to the next multiple are for
+/// holders to whom the claim is passed on. They are above every token of an earlier claim and below
+/// every token of a later claim, so they need no vote. The last of them is for the shared claim to
+/// which a holder downgrades.
 pub(crate) const BLOCK: u64 = 16;
 
-/// Clocks this close to each other are aligned.
+/// Clocks that differ by no more than this are not corrected.
 const ALIGNED: Duration = Duration::from_millis(5);
-/// For how long a name counts as contended.
+/// How long a name counts as contended.
 const CONTENDED: Duration = Duration::from_secs(1);
-const SHELVES: usize = 256;
+const NAME_SLOTS: usize = 256;
 
 /// Chooses tokens: `t = max(clock in µs, more than the highest token or fence seen)`, rounded
 /// up to a multiple of [`BLOCK`].
 ///
-/// Nothing depends on the clock being right: a token that is too low or too high is
-/// refused, and the nodes tell a better one. A good guess makes it one round trip.
+/// Nothing depends on the clock being right: a node that refuses a token says which tokens it would
+/// grant. A good guess saves that round trip.
 pub(crate) struct Proposer {
-    /// What is known of names, a few of which share a shelf.
-    shelves: Box<[Shelf; SHELVES]>,
+    /// What is known about names. Several names may share a slot.
+    slots: Box<[NameSlot; NAME_SLOTS]>,
     /// What to add to this machine's clock to get near the nodes' clocks.
     correction_us: AtomicI64,
 }
 
 #[derive(Default)]
-struct Shelf {
+struct NameSlot {
     /// The latest token.
     last: AtomicU64,
-    /// When somebody was in the way.
+    /// When a request for the name was refused because another client held the lock.
     contended_at: AtomicU64,
 }
 
 impl Default for Proposer {
     fn default() -> Self {
         Self {
-            shelves: Box::new(std::array::from_fn(|_| Shelf::default())),
+            slots: Box::new(std::array::from_fn(|_| NameSlot::default())),
             correction_us: AtomicI64::new(0),
         }
     }
@@ -62,10 +63,10 @@ impl Proposer {
         let now = clock.unix_us().saturating_add_signed(correction);
         let cap = now.saturating_add(skew_us);
         let floor = floors.filter(|floor| *floor < cap).max().unwrap_or(0);
-        // In the first seconds of a node, its floor is ahead of its clock. The time since then
-        // is put on top, slowed down, so that tokens still tell who came first; and not so
-        // much that the clock takes long to catch up.
-        // Not once the nodes have said what would do.
+        // In the first seconds of a node, its floor is ahead of its clock. The time since then is
+        // added to the floor, at an eighth of its speed: tokens still follow the order of requests,
+        // and the clock soon catches up with them. This does not apply once a node has said which
+        // token it would grant (`at_least`).
         let above_floor = match floor < now || at_least > 0 {
             true => 1,
             false => cap.saturating_sub(floor) / 8 + 1,
@@ -74,7 +75,7 @@ impl Proposer {
         let mut token = 0;
         // The closure always returns `Some`, so this cannot fail.
         let _ = self
-            .shelf(name)
+            .slot(name)
             .last
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |last| {
                 let at_least = at_least.max(last.saturating_add(1));
@@ -84,16 +85,16 @@ impl Proposer {
         token
     }
 
-    /// The nodes' clocks say `now`, and tokens were too far ahead of them.
+    /// Notes that the nodes' clocks say `now`, and that tokens were too far ahead of them.
     pub(crate) fn reclock(&self, clock: &Clock, name: &Name, now: u64) {
         self.correction_us
             .store(ahead(now, clock), Ordering::Relaxed);
-        self.shelf(name).last.store(0, Ordering::Release);
+        self.slot(name).last.store(0, Ordering::Release);
     }
 
-    /// The nodes' clocks said `now` at most `ago` ago. Tickets are tokens: for those who wait
-    /// to be served in the order of their coming, whatever their own clocks say, they must go
-    /// by clocks that all of them see.
+    /// Notes that the nodes' clocks said `now` at most `ago` ago. Tickets are tokens. Waiters are
+    /// served in the order in which they came, whatever their own clocks say, only if tickets follow
+    /// the clocks of the nodes.
     pub(crate) fn align(&self, clock: &Clock, now: u64, ago: Duration) {
         let off = ahead(now, clock);
         let noise = u64::try_from((ago + ALIGNED).as_micros()).unwrap_or(u64::MAX);
@@ -102,28 +103,28 @@ impl Proposer {
         }
     }
 
-    /// Whether others wanted the name a moment ago: a hint that standing in line at once saves
-    /// a request.
+    /// Whether a request for the name was refused a moment ago: a hint that joining the line at once
+    /// saves a request.
     pub(crate) fn is_contended(&self, name: &Name, now: Moment) -> bool {
-        let at = self.shelf(name).contended_at.load(Ordering::Relaxed);
+        let at = self.slot(name).contended_at.load(Ordering::Relaxed);
         at > 0 && now.saturating_duration_since(Moment::from_nanos(at)) < CONTENDED
     }
 
     pub(crate) fn set_contended(&self, name: &Name, now: Moment) {
-        let contended_at = &self.shelf(name).contended_at;
+        let contended_at = &self.slot(name).contended_at;
         contended_at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
     pub(crate) fn set_uncontended(&self, name: &Name) {
-        self.shelf(name).contended_at.store(0, Ordering::Relaxed);
+        self.slot(name).contended_at.store(0, Ordering::Relaxed);
     }
 
-    fn shelf(&self, name: &Name) -> &Shelf {
+    fn slot(&self, name: &Name) -> &NameSlot {
         let bytes = name.as_bytes().iter();
         let hash = bytes.fold(0_usize, |hash, byte| {
             hash.wrapping_mul(31).wrapping_add(usize::from(*byte))
         });
-        &self.shelves[(hash ^ hash >> 8) % SHELVES]
+        &self.slots[(hash ^ hash >> 8) % NAME_SLOTS]
     }
 }
 
@@ -160,8 +161,8 @@ mod tests {
         assert_eq!(propose(&proposer, 0, &[]), seen + BLOCK);
     }
 
-    /// Rule of blocks: the tokens up to the next multiple are left for those to whom a claim
-    /// is passed on.
+    /// Rule of blocks: the tokens up to the next multiple belong to the tasks to which the claim is
+    /// passed on.
     #[test]
     fn proposals_leave_room_for_a_block() {
         let proposer = Proposer::default();

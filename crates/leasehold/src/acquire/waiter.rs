@@ -5,48 +5,56 @@
 //! holder. The lease counts from when the nodes were known not to have granted it yet. If a node only
 //! notifies it that it is its turn, or little of that time is left, it sends ACQUIRE.
 
+mod permit;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::attempt::{Armed, Attempt, NotTaken, Refused};
+use super::look;
 use super::patience::Patience;
 use super::place::{self, Place};
 use super::proposer::BLOCK;
+use super::want::Want;
 use crate::base::error::Error;
-use crate::base::holder::new_owner;
-use crate::base::name::Name;
+use crate::base::holder::new_owner_in;
 use crate::client::core::Core;
-use crate::client::options::{OnRefusal, Options};
+use crate::client::options::{Goal, OnRefusal, Options};
 use crate::lease::grant::Won;
+use crate::node::seat::Seat;
 use crate::node::{Claim, Holders};
 use crate::planted;
 use crate::quorum::round::{Advice, Haste};
+pub(crate) use permit::acquire_permit;
 
-/// How often an attempt is repeated at once with a better token before it counts as
-/// contention. Two nodes with odd clocks cannot keep a caller spinning.
+/// How often an attempt is repeated at once with a better token before it counts as contention.
+/// The limit keeps nodes with wrong clocks from making a caller spin.
 const MAX_RETOKENS: u32 = 8;
 
-/// Wins a claim, waiting for it as the options say. It must be made a lease at once: nobody
-/// gives it back any more.
+/// Wins a claim, waiting for it as the options say. The caller must make it a lease at once, because
+/// nothing else releases it.
 ///
-/// Cancel safety: if dropped, an attempt that is under way is given back by the
-/// janitor, and so is a place in the line; nothing is left beyond the TTL.
+/// Cancel safety: if dropped, the janitor releases an attempt that is under way, and leaves the
+/// line. At worst the claim ends with its TTL.
 pub(crate) async fn acquire(
     core: &Arc<Core>,
-    name: &Name,
+    want: &Want,
     options: &Options,
     patience: Patience,
 ) -> Result<Won, Error> {
     let mut wait = Waiting {
         core,
-        name,
+        want,
         options,
         patience,
         ticket: Ticket::default(),
         joins: false,
         fenced: options.fencing,
+        seat: None,
     };
-    if options.stands_in_line() && core.proposer.is_contended(name, core.clock.now()) {
+    // A call that may end with a result needs no place in line to learn of it.
+    let may_stand_at_once = options.stands_in_line() && options.goal == Goal::Lock;
+    if may_stand_at_once && core.proposer.is_contended(&want.name, core.clock.now()) {
         return wait.stand().await;
     }
     loop {
@@ -58,7 +66,7 @@ pub(crate) async fn acquire(
             continue;
         }
         let contended = matches!(refused.advice, Advice::Contended { .. });
-        let pause = wait.on_refused(refused)?;
+        let pause = wait.on_refused(refused).await?;
         if contended && options.stands_in_line() {
             return wait.stand().await;
         }
@@ -72,30 +80,32 @@ pub(crate) async fn acquire(
 /// A call that waits.
 struct Waiting<'a> {
     core: &'a Arc<Core>,
-    name: &'a Name,
+    want: &'a Want,
     options: &'a Options,
     patience: Patience,
     ticket: Ticket,
-    /// It wants to join the line, and has had no place in it so far.
+    /// The call wants to join the line, and has had no place in it so far.
     joins: bool,
-    /// With a token. In line everybody has one.
+    /// Whether the claim has a token. All claims in line have one.
     fenced: bool,
+    /// What the claims have to do with a semaphore.
+    seat: Option<Seat>,
 }
 
-/// What is known about the token to ask for.
+/// What is known about the token of the next attempt.
 #[derive(Clone, Copy, Default)]
 struct Ticket {
     at_least: u64,
-    /// The lowest that will do, so as not to lose one's place.
+    /// Take the lowest token that can win, to keep the place in line.
     lowest: bool,
-    /// How many tokens in a row did not suit the nodes.
+    /// How many tokens in a row the nodes refused as too low or too far ahead.
     retokens: u32,
     /// One of them was too far ahead of the nodes' clocks.
     ahead: bool,
 }
 
 impl<'a> Waiting<'a> {
-    /// A new claim. Its owner value is new too: rule "a new random value for every attempt".
+    /// A new claim, with a new owner value: rule "a new random value for every attempt".
     fn attempt(&self) -> Result<Attempt<'a>, Error> {
         let Self { core, options, .. } = *self;
         if core.is_shut_down() {
@@ -107,17 +117,17 @@ impl<'a> Waiting<'a> {
             false => {
                 let floors = core.nodes.iter().map(|node| node.floor());
                 let skew_us = core.constants.skew_us();
-                core.proposer.propose(
-                    &core.clock,
-                    self.name,
-                    self.ticket.at_least,
-                    floors,
-                    skew_us,
-                )
+                let (name, at_least) = (&self.want.name, self.ticket.at_least);
+                core.proposer
+                    .propose(&core.clock, name, at_least, floors, skew_us)
             }
         };
-        let owner = new_owner(token, &options.label);
-        let claim = Claim::new(self.name.clone(), owner, token, options.ttl).made_now();
+        let owner = new_owner_in(self.want.mode, token, &options.label);
+        let claim = Claim::new(self.want.name.clone(), owner, token, options.ttl).made_now();
+        let claim = match &self.seat {
+            Some(seat) => claim.in_seat(seat.copied()),
+            None => claim,
+        };
         let claim = Arc::new(claim.on_one_node(core.nodes.len() == 1));
         if options.detached {
             claim.set_holders(Holders::Nobody);
@@ -125,10 +135,16 @@ impl<'a> Waiting<'a> {
         Ok(Attempt::new(core, options, claim, self.haste()))
     }
 
-    /// A client that was overtaken takes a lead over those that are nearer to the nodes. Not at
-    /// the first time if it has a place in line: it would lose the place. Nor for the first
-    /// request for a free lock: a token ahead of the clock costs the next client a round trip.
-    /// Nor after a token that was too far ahead for some node.
+    /// How far the next token is ahead of the lowest that can win. A lead helps against clients
+    /// that are nearer to the nodes.
+    ///
+    /// | case | lead | why |
+    /// |---|---|---|
+    /// | first request for a lock | none | a token ahead of the clock costs the next client a round trip |
+    /// | in line, not overtaken | none | the waiter would lose its place |
+    /// | joins the line | 1 step | else clients near the nodes overtake it |
+    /// | overtaken n times | n steps, one more if it joins | the same |
+    /// | a token was too far ahead for a node | none | that node would refuse it again |
     fn haste(&self) -> Haste {
         match self.ticket.retokens + u32::from(self.joins) {
             0 => Haste::Least,
@@ -140,8 +156,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether to try again at once with another token, of which note is taken. If not, what the
-    /// refusal comes to is noted in `advice`.
+    /// Whether to try again at once with another token, which is noted. If not, `advice` says what
+    /// the refusal amounts to.
     async fn retokens(&mut self, advice: &mut Advice) -> bool {
         let Ticket {
             retokens, ahead, ..
@@ -169,9 +185,9 @@ impl<'a> Waiting<'a> {
             let Core {
                 proposer, clock, ..
             } = &**self.core;
-            proposer.reclock(clock, self.name, now);
-            // A node that was made this very moment has no token to give yet: between its
-            // floor and what its clock allows lies the time since.
+            proposer.reclock(clock, &self.want.name, now);
+            // A node that was created at this moment cannot grant any token yet: the range between
+            // its floor and the cap grows with its clock.
             clock.sleep(Duration::from_millis(1)).await;
         }
         self.ticket = Ticket {
@@ -183,12 +199,23 @@ impl<'a> Waiting<'a> {
         true
     }
 
-    /// Takes note of a refusal: how long to pause, or the error to give up with.
-    fn on_refused(&mut self, mut refused: Refused) -> Result<Duration, Error> {
+    /// Counts a refusal. Returns how long to pause, or the error to give up with.
+    async fn on_refused(&mut self, mut refused: Refused) -> Result<Duration, Error> {
+        if self.options.goal == Goal::LockOrResult {
+            // The round ended when it could not be won any more. Nodes that have not answered may
+            // keep the result, too.
+            if refused.refusal.may_have_result() {
+                let answers = look::ask(self.core, &self.want.name, self.options).await;
+                refused.refusal = Box::new(answers);
+            }
+            if refused.refusal.result().is_some() {
+                return Err(Error::Held(refused.refusal));
+            }
+        }
         let now = self.core.clock.now();
         refused.refusal.attempts = self.patience.count(now);
-        if let Some(OnRefusal(tell)) = &self.options.on_refusal {
-            tell(&refused.refusal);
+        if let Some(OnRefusal(callback)) = &self.options.on_refusal {
+            callback(&refused.refusal);
         }
         self.patience.pause(refused.advice, refused.refusal, now)
     }
@@ -211,45 +238,55 @@ impl<'a> Waiting<'a> {
 
     /// Waits at one place in line, and takes the lock when its turn comes.
     async fn wait_at(&mut self, mut place: Place<'a>) -> Result<Stood<'a>, Error> {
-        let split = loop {
+        let split = match self.wait_for_turn(&mut place).await? {
+            Turn::Overtaken => return Ok(Stood::Overtaken(place.attempt.take_armed())),
+            Turn::Split => true,
+            Turn::Come => false,
+        };
+        match place.handed_over() {
+            Ok(won) => Ok(Stood::Won(won)),
+            Err(attempt) => self.take_turn(attempt, split).await,
+        }
+    }
+
+    /// Waits at one place in line until something is to be done.
+    async fn wait_for_turn(&mut self, place: &mut Place<'a>) -> Result<Turn, Error> {
+        let turn = loop {
             if self.core.is_shut_down() {
                 return Err(Error::ShutDown);
             }
             let Err(mut refused) = place.ask().await else {
-                self.core.proposer.set_uncontended(self.name);
-                break false;
+                self.core.proposer.set_uncontended(&self.want.name);
+                break Turn::Come;
             };
             let in_line = matches!(refused.advice, Advice::Contended { .. });
             if self.retokens(&mut refused.advice).await {
                 // A waiter with the same ticket was served, or one with a lower ticket that came
                 // late. With the next ticket that can win, this waiter keeps its place.
                 self.ticket.lowest = !self.joins && place.attempt.haste == Haste::Least;
-                return Ok(Stood::Overtaken(place.attempt.take_armed()));
+                return Ok(Turn::Overtaken);
             }
             if in_line {
                 self.joins = false;
                 place.attempt.haste = self.haste();
             }
             let (advice, outlook) = (refused.advice, place.outlook(&refused.refusal));
-            let mut pause = self.on_refused(refused)?;
+            let mut pause = self.on_refused(refused).await?;
             if let Advice::Contended { remaining } = advice {
                 let pause_in_line = outlook.pause(pause, remaining);
                 let now = self.core.clock.now();
                 pause = self.patience.within_wait(pause_in_line, now);
             }
             if place.is_notified_within(pause).await {
-                break false;
+                break Turn::Come;
             }
             if place.is_split() {
-                break true;
+                break Turn::Split;
             }
         };
         self.joins = false;
         place.attempt.haste = self.haste();
-        match place.handed_over() {
-            Ok(won) => Ok(Stood::Won(won)),
-            Err(attempt) => self.take_turn(attempt, split).await,
-        }
+        Ok(turn)
     }
 
     /// Sends ACQUIRE for a claim whose turn it is, or whose votes are split.
@@ -269,12 +306,12 @@ impl<'a> Waiting<'a> {
         let again = self.retokens(&mut refused.advice).await;
         let contended = matches!(refused.advice, Advice::Contended { .. });
         if split || !again && !contended {
-            // Other waiters may need the nodes that this claim has.
+            // Other waiters may need the nodes on which this claim has the lock.
             place::release(&mut place);
         }
         self.ticket.lowest = haste == Haste::Least;
         if !again {
-            let pause = self.on_refused(refused)?;
+            let pause = self.on_refused(refused).await?;
             if !contended {
                 self.core.clock.sleep(pause).await;
             }
@@ -285,6 +322,16 @@ impl<'a> Waiting<'a> {
         }
         Ok(Stood::Overtaken(place))
     }
+}
+
+/// Why a waiter stops waiting at its place.
+enum Turn {
+    /// It is its turn.
+    Come,
+    /// Some nodes have granted it the lock, but not enough.
+    Split,
+    /// It needs another ticket.
+    Overtaken,
 }
 
 /// How waiting at one place in line ended.

@@ -1,48 +1,72 @@
-//! The pauses between attempts, as an iterator of durations.
+//! The pauses between retries.
 
 use std::time::Duration;
 
-use crate::client::options::Options;
+/// How long the pauses of a [`Backoff`] are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pauses {
+    pub(crate) first: Duration,
+    pub(crate) longest: Duration,
+    /// How much longer each pause is than the one before, in percent.
+    pub(crate) growth_percent: u32,
+    /// By how much a pause is shortened at random, at most, in percent.
+    pub(crate) jitter_percent: u8,
+}
 
-/// The first pause. It is short, because many locks are held only for a moment.
-const FIRST: Duration = Duration::from_millis(2);
+impl Pauses {
+    /// Pauses that double, and are shortened by up to half.
+    pub(crate) const fn doubling(first: Duration, longest: Duration) -> Self {
+        Self {
+            first,
+            longest,
+            growth_percent: 100,
+            jitter_percent: 50,
+        }
+    }
+}
 
-/// Pauses that double from 2 ms up to the longest. Each is shortened at random, so that waiters do
-/// not send their requests at the same time. The iterator never ends.
-#[derive(Debug)]
+/// Pauses that grow up to the longest. Each is shortened at random, so that clients that failed at
+/// the same time do not retry at the same time.
+#[derive(Clone, Debug)]
 pub(crate) struct Backoff {
+    pauses: Pauses,
     next: Duration,
-    longest: Duration,
-    jitter_percent: u8,
     random: fastrand::Rng,
 }
 
 impl Backoff {
-    pub(crate) fn new(options: &Options, seed: u64) -> Self {
+    /// Creates a back-off. The same seed gives the same pauses.
+    pub(crate) fn new(pauses: Pauses, seed: u64) -> Self {
         Self {
-            next: FIRST.min(options.retry_delay),
-            longest: options.retry_delay,
-            jitter_percent: options.jitter_percent,
+            next: pauses.first.min(pauses.longest),
+            pauses,
             random: fastrand::Rng::with_seed(seed),
         }
     }
 
-    /// The time between two attempts of a call with a limited number of attempts: the retry delay,
-    /// lengthened at random.
-    pub(crate) fn spacing(&mut self) -> Duration {
-        let more = self.random.f64() * f64::from(self.jitter_percent) / 100.0;
-        self.longest.mul_f64(1.0 + more)
-    }
-}
-
-impl Iterator for Backoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
+    /// Returns the next pause.
+    pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.next;
-        self.next = pause.saturating_mul(2).min(self.longest);
-        let off = self.random.f64() * f64::from(self.jitter_percent) / 100.0;
-        Some(pause.mul_f64(1.0 - off))
+        let growth = pause.saturating_mul(self.pauses.growth_percent) / 100;
+        self.next = pause.saturating_add(growth).min(self.pauses.longest);
+        pause.mul_f64(1.0 - self.jitter())
+    }
+
+    /// Returns the time between two attempts of a call with a limited number of attempts: the
+    /// longest pause, lengthened at random.
+    pub(crate) fn spacing(&mut self) -> Duration {
+        self.pauses.longest.mul_f64(1.0 + self.jitter())
+    }
+
+    /// Begins again with the first pause.
+    #[cfg_attr(not(any(feature = "redis", feature = "local")), allow(dead_code))]
+    pub(crate) fn reset(&mut self) {
+        self.next = self.pauses.first.min(self.pauses.longest);
+    }
+
+    /// A random fraction, up to the jitter.
+    fn jitter(&mut self) -> f64 {
+        self.random.f64() * f64::from(self.pauses.jitter_percent) / 100.0
     }
 }
 
@@ -50,30 +74,66 @@ impl Iterator for Backoff {
 mod tests {
     use super::*;
 
-    fn pauses(options: &Options, seed: u64) -> Vec<Duration> {
-        Backoff::new(options, seed).take(20).collect()
+    const MS: Duration = Duration::from_millis(1);
+
+    fn without_jitter(first: Duration, longest: Duration, growth_percent: u32) -> Backoff {
+        let pauses = Pauses {
+            first,
+            longest,
+            growth_percent,
+            jitter_percent: 0,
+        };
+        Backoff::new(pauses, 1)
+    }
+
+    fn take<const N: usize>(backoff: &mut Backoff) -> [Duration; N] {
+        std::array::from_fn(|_| backoff.pause())
     }
 
     #[test]
-    fn grows_to_the_longest_and_stays() {
-        let options = Options::default().jitter_percent(0);
-        let pauses = pauses(&options, 1);
-        let ms: Vec<_> = pauses.iter().map(Duration::as_millis).collect();
-        assert_eq!(ms[..8], [2, 4, 8, 16, 32, 64, 100, 100]);
+    fn pauses_grow_to_the_longest_and_begin_again_after_a_reset() {
+        let mut backoff = without_jitter(2 * MS, 9 * MS, 100);
+        assert_eq!(take(&mut backoff), [2, 4, 8, 9, 9].map(|ms| ms * MS));
+        backoff.reset();
+        assert_eq!(take(&mut backoff), [2, 4].map(|ms| ms * MS));
     }
 
     #[test]
-    fn jitter_shortens_and_is_repeatable_by_seed() {
-        let options = Options::default().jitter_percent(100);
-        assert_eq!(pauses(&options, 7), pauses(&options, 7));
-        assert_ne!(pauses(&options, 7), pauses(&options, 8));
-        let longest = options.retry_delay;
-        assert!(pauses(&options, 7).iter().all(|pause| *pause <= longest));
+    fn the_growth_is_a_percentage() {
+        let mut backoff = without_jitter(16 * MS, 1000 * MS, 25);
+        assert_eq!(take(&mut backoff), [16, 20, 25].map(|ms| ms * MS));
     }
 
     #[test]
-    fn a_delay_of_zero_is_a_pause_of_zero() {
-        let options = Options::default().retry_delay(Duration::ZERO);
-        assert!(pauses(&options, 1).iter().all(Duration::is_zero));
+    fn jitter_shortens_pauses_by_up_to_its_percentage() {
+        let mut backoff = Backoff::new(Pauses::doubling(8 * MS, 8 * MS), 7);
+        let pauses: [_; 100] = take(&mut backoff);
+        assert!(pauses.iter().all(|pause| (4 * MS..=8 * MS).contains(pause)));
+        assert!(pauses.iter().any(|pause| *pause < 5 * MS));
+        assert!(pauses.iter().any(|pause| *pause > 7 * MS));
+    }
+
+    #[test]
+    fn a_seed_makes_pauses_repeatable() {
+        let pauses = |seed| {
+            let mut backoff = Backoff::new(Pauses::doubling(MS, 100 * MS), seed);
+            take::<20>(&mut backoff)
+        };
+        assert_eq!(pauses(7), pauses(7));
+        assert_ne!(pauses(7), pauses(8));
+    }
+
+    #[test]
+    fn the_spacing_is_the_longest_pause_or_up_to_the_jitter_more() {
+        let mut backoff = Backoff::new(Pauses::doubling(MS, 10 * MS), 7);
+        for _ in 0..100 {
+            assert!((10 * MS..=15 * MS).contains(&backoff.spacing()));
+        }
+    }
+
+    #[test]
+    fn a_longest_pause_of_zero_gives_pauses_of_zero() {
+        let mut backoff = without_jitter(2 * MS, Duration::ZERO, 100);
+        assert_eq!(take(&mut backoff), [Duration::ZERO; 3]);
     }
 }

@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::base::holder::Holder;
+use crate::base::holder::{Holder, MAX_LABEL};
 use crate::base::name::Name;
-use crate::lease::state::Loss;
-use crate::node::{NodeError, Vote};
+use crate::base::vote::{NodeError, Vote};
 
 /// Why an operation failed.
 #[derive(Clone, Debug, Error)]
@@ -23,6 +22,7 @@ pub enum Error {
     Held(Box<Refusal>),
     /// Another client held the lock until the time to wait was over.
     #[error("timed out after {waited:?}: {}", .refusal.held())]
+    #[non_exhaustive]
     TimedOut {
         /// How long the call waited.
         waited: Duration,
@@ -35,6 +35,7 @@ pub enum Error {
     /// The lease was lost while it was held: its deadline passed without a renewal, or a majority
     /// of nodes answered that it has ended.
     #[error("the lease on `{name}` (token {token}) was lost: {why}{}", nodes_text(.nodes))]
+    #[non_exhaustive]
     Lost {
         /// The lock's name.
         name: Name,
@@ -108,9 +109,39 @@ impl Error {
     }
 }
 
+/// Why a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Its deadline came, and not enough nodes had confirmed a renewal.
+    NotRenewed,
+    /// A majority of nodes answered that it has ended: another client has acquired the lock
+    /// ([`Error::holder`] says which one), or the nodes lost their memory.
+    TakenAway,
+    /// A client that does not hold the lease released its lock, and no client has acquired the lock
+    /// since: [`break_lock`](crate::Client::break_lock), or a release with its owner value.
+    Broken,
+    /// It had been held for [`max_hold`](crate::Options::max_hold).
+    MaxHold,
+    /// The runtime whose task renewed it has shut down.
+    RuntimeEnded,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotRenewed => "its deadline passed without a renewal",
+            Self::TakenAway => "another client acquired the lock, or the nodes lost their memory",
+            Self::Broken => "the lock was broken",
+            Self::MaxHold => "it was held for as long as `max_hold` allows",
+            Self::RuntimeEnded => "the runtime that renewed it has shut down",
+        })
+    }
+}
+
 fn holder(nodes: &[NodeReport]) -> Option<&Holder> {
-    nodes.iter().find_map(|report| match &report.story {
-        Story::Voted(Vote::Held { holder, .. }) => Some(holder),
+    nodes.iter().find_map(|report| match &report.outcome {
+        NodeOutcome::Voted(Vote::Held { holder, .. }) => Some(holder),
         _ => None,
     })
 }
@@ -135,6 +166,8 @@ pub struct Refusal {
     /// How many attempts the call made, if [`Options::attempts`](crate::Options::attempts) limits
     /// them.
     pub attempts: Option<u32>,
+    /// How many permits the semaphore has, if the call was for a permit.
+    pub permits: Option<u32>,
     /// How many nodes are a majority.
     pub majority: usize,
     /// What each node answered, in the order of the client's nodes.
@@ -154,8 +187,8 @@ impl Refusal {
     pub fn remaining(&self) -> Option<Duration> {
         self.nodes
             .iter()
-            .filter_map(|report| match &report.story {
-                Story::Voted(Vote::Held { remaining, .. }) => *remaining,
+            .filter_map(|report| match &report.outcome {
+                NodeOutcome::Voted(Vote::Held { remaining, .. }) => *remaining,
                 _ => None,
             })
             .min()
@@ -165,14 +198,27 @@ impl Refusal {
     /// reported. `None` unless the claim waits in line on a majority of nodes.
     #[must_use]
     pub fn place(&self) -> Option<u32> {
-        let places = self.nodes.iter().filter_map(|report| match &report.story {
-            Story::Voted(Vote::Held { place, .. }) => *place,
-            Story::Voted(Vote::YourTurn | Vote::Granted) => Some(0),
-            _ => None,
-        });
+        let places = self
+            .nodes
+            .iter()
+            .filter_map(|report| match &report.outcome {
+                NodeOutcome::Voted(Vote::Held { place, .. }) => *place,
+                NodeOutcome::Voted(Vote::YourTurn | Vote::Free { .. } | Vote::Granted) => Some(0),
+                _ => None,
+            });
         let (count, most) =
             places.fold((0, 0), |(count, most), place| (count + 1, place.max(most)));
         (count >= self.majority).then_some(most)
+    }
+
+    /// The permit that most nodes named as free.
+    pub(crate) fn free_permit(&self) -> Option<u32> {
+        let named = self.nodes.iter().filter_map(|report| match report.outcome {
+            NodeOutcome::Voted(Vote::Free { permit }) => Some(permit),
+            _ => None,
+        });
+        let times = |permit: &u32| named.clone().filter(|named| named == permit).count();
+        named.clone().max_by_key(times)
     }
 
     fn gave_up(&self) -> String {
@@ -186,6 +232,9 @@ impl Refusal {
     fn held(&self) -> String {
         let name = self.name.as_ref().map(ToString::to_string);
         let name = name.unwrap_or_default();
+        if let Some(permits) = self.permits {
+            return format!("no permit of `{name}` ({permits}) is free, or others wait for one");
+        }
         let mut text = match self.holder() {
             Some(holder) => format!("`{name}` is held by {holder}"),
             None => format!("`{name}` is contended"),
@@ -218,18 +267,19 @@ pub struct NodeReport {
     /// The node, without credentials.
     pub node: String,
     /// What the node answered, or why it did not.
-    pub story: Story,
+    pub outcome: NodeOutcome,
 }
 
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.node, self.story)
+        write!(f, "{}: {}", self.node, self.outcome)
     }
 }
 
 /// What one node answered, or why it did not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Story {
+#[non_exhaustive]
+pub enum NodeOutcome {
     /// The node had not answered when the outcome was decided.
     Pending,
     /// The client is connected to the node ([`Client::ready`](crate::Client::ready)).
@@ -241,7 +291,7 @@ pub enum Story {
     Failed(NodeError),
 }
 
-impl Story {
+impl NodeOutcome {
     /// Whether the request certainly had no effect on the node: the node refused it (and each
     /// request takes effect at most once), or it was never sent.
     pub(crate) fn rules_out_effect(&self) -> bool {
@@ -253,7 +303,7 @@ impl Story {
     }
 }
 
-impl fmt::Display for Story {
+impl fmt::Display for NodeOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pending => f.write_str("no answer yet"),
@@ -292,15 +342,29 @@ impl fmt::Display for TlsPart {
 pub enum Invalid {
     /// A name that is empty or too long.
     #[error("a lock's name must be 1 to {max} bytes long, not {len}", max = Name::MAX_LEN)]
+    #[non_exhaustive]
     Name {
         /// The length in bytes.
         len: usize,
+    },
+    /// The same name twice among names that are locked together.
+    #[error("`{name}` is among the names twice")]
+    SameName {
+        /// The name.
+        name: Name,
+    },
+    /// A party that a latch does not have.
+    #[error("the latch has no party `{party}`")]
+    UnknownParty {
+        /// The party.
+        party: Name,
     },
     /// A name that begins like the keys that leasehold keeps for itself.
     #[error("a lock's name must not begin with `leasehold:`, which is reserved")]
     ReservedName,
     /// A duration outside of the range of its option.
     #[error("{option} must be between {min:?} and {max:?}, not {value:?}")]
+    #[non_exhaustive]
     Duration {
         /// The option.
         option: &'static str,
@@ -317,6 +381,7 @@ pub enum Invalid {
          vote while such a lease is still valid; set `restart_guard` to {ttl:?} or more (on every \
          client), or use a shorter ttl with renewal"
     )]
+    #[non_exhaustive]
     TtlBeyondGuard {
         /// The requested TTL.
         ttl: Duration,
@@ -325,6 +390,7 @@ pub enum Invalid {
     },
     /// A number outside of the range of its option.
     #[error("{option} must be between {min} and {max}, not {value}")]
+    #[non_exhaustive]
     Number {
         /// The option.
         option: &'static str,
@@ -336,19 +402,53 @@ pub enum Invalid {
         max: u64,
     },
     /// A label that is too long or has control characters.
-    #[error("a label must be at most {max} bytes without control characters", max = crate::client::options::MAX_LABEL)]
+    #[error("a label must be at most {max} bytes without control characters", max = MAX_LABEL)]
     Label,
+    /// A shared lock without a token: without fences, nodes cannot tell whether a writer came in
+    /// between.
+    #[error("a shared lock needs a token: it cannot be used with `without_fencing`")]
+    SharedWithoutFencing,
+    /// A permit without a token.
+    #[error("a permit needs a token: a semaphore cannot be used with `without_fencing`")]
+    PermitWithoutFencing,
+    /// A semaphore with another number of permits than on record.
+    #[error(
+        "the semaphore `{name}` has {theirs} permits, not {ours}: use the same number everywhere, or \
+         change it with `resize`"
+    )]
+    OtherPermits {
+        /// The name.
+        name: Name,
+        /// The number on record.
+        theirs: u32,
+        /// The number of this client.
+        ours: u32,
+    },
+    /// A custom node that has no semaphores.
+    #[error("node {node}: this kind of node has no semaphores")]
+    NoSemaphores {
+        /// The node.
+        node: String,
+    },
+    /// The lease of a permit cannot be shared.
+    #[error("the lease of a permit cannot be downgraded: a permit has one holder")]
+    SharedPermit,
     /// An owner value that leasehold did not create.
     #[error(
         "invalid owner value: it must be the complete text from `Detached::owner` (or from \
          `leasehold acquire`), which begins with 40 hex digits and the token"
     )]
     Owner,
+    /// A lease cannot be detached, or released with its name kept, while it has other guards
+    /// ([`Lease::again`](crate::Lease::again)).
+    #[error("the lease has other guards (`Lease::again`); release them first")]
+    OtherGuards,
     /// The client has no nodes.
     #[error("no nodes: add at least one with `node(\"redis://host:6379\")`")]
     NoNodes,
     /// A certificate or key (PEM) that cannot be used.
     #[error("{what}: {why}")]
+    #[non_exhaustive]
     Tls {
         /// Which certificate or key.
         what: TlsPart,
@@ -358,6 +458,7 @@ pub enum Invalid {
     /// The URL of a node is invalid. The error does not contain the URL, which may contain a
     /// password.
     #[error("node {index}: {why}")]
+    #[non_exhaustive]
     NodeUrl {
         /// Which node, counted from 1.
         index: usize,
@@ -367,6 +468,7 @@ pub enum Invalid {
     /// A node refuses this client permanently: a wrong password, missing permissions, the same
     /// server twice, or other constants than those of other clients.
     #[error("node {node}: {error}")]
+    #[non_exhaustive]
     Node {
         /// The node, without credentials.
         node: String,

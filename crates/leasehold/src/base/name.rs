@@ -22,6 +22,12 @@ use crate::base::error::Invalid;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<[u8]>);
 
+/// What the keys of semaphores, gates, latches and permits begin with.
+const SEMAPHORE: &[u8] = b"leasehold:permits:";
+const GATE: &[u8] = b"leasehold:gate:";
+const LATCH: &[u8] = b"leasehold:latch:";
+const PERMIT: &[u8] = b"leasehold:permit:";
+
 impl Name {
     /// The longest name, in bytes.
     pub const MAX_LEN: usize = 1024;
@@ -58,6 +64,99 @@ impl Name {
             [] => Some(self.clone()),
             prefix => Self::new(self.0.strip_prefix(prefix)?).ok(),
         }
+    }
+
+    /// The key of the semaphore with this name. Its line is that of this key, so that it has nothing to
+    /// do with the lock of the same name.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn semaphore(&self) -> Self {
+        Self([SEMAPHORE, &self.tagged()].concat().into())
+    }
+
+    /// The name of the semaphore with this key. `None` if it is no semaphore's key.
+    pub(crate) fn as_semaphore(&self) -> Option<Self> {
+        Self::from_tagged(self.0.strip_prefix(SEMAPHORE)?)
+    }
+
+    /// The key of a permit of the semaphore with this key.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn permit(&self, number: u32) -> Self {
+        let tagged = self.0.strip_prefix(SEMAPHORE).unwrap_or(&self.0);
+        Self(
+            [PERMIT, tagged, b":", number.to_string().as_bytes()]
+                .concat()
+                .into(),
+        )
+    }
+
+    /// The key of the semaphore and the number of the permit with this key. `None` if it is no permit's
+    /// key.
+    pub(crate) fn as_permit(&self) -> Option<(Self, u32)> {
+        let rest = self.0.strip_prefix(PERMIT)?;
+        let colon = rest.iter().rposition(|&b| b == b':')?;
+        let number = std::str::from_utf8(&rest[colon + 1..]).ok()?.parse().ok()?;
+        let name = Self::from_tagged(&rest[..colon])?;
+        Some((name.semaphore(), number))
+    }
+
+    /// The key of the lock that a client holds while it collects several permits of the semaphore with
+    /// this key.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn gate(&self) -> Self {
+        let tagged = self.0.strip_prefix(SEMAPHORE).unwrap_or(&self.0);
+        Self([GATE, tagged].concat().into())
+    }
+
+    /// The key of the arrival of a party at the latch with this name.
+    pub(crate) fn arrival(&self, party: &Self) -> Self {
+        Self(
+            [LATCH, &self.tagged(), b":", party.as_bytes()]
+                .concat()
+                .into(),
+        )
+    }
+
+    /// A key as a node stores it: a name, or a key that this module makes of names.
+    pub(crate) fn from_key(bytes: &[u8]) -> Option<Self> {
+        if !bytes.starts_with(b"leasehold:") {
+            return Self::new(bytes).ok();
+        }
+        let key = Self(bytes.into());
+        let of_semaphore = key.as_semaphore().is_some() || key.as_permit().is_some();
+        let other = bytes.starts_with(GATE) || bytes.starts_with(LATCH);
+        (of_semaphore || other).then_some(key)
+    }
+
+    /// The name with its hash tag in front, so that a key that contains it is in the same slot of a
+    /// cluster. Different names are different then, too.
+    pub(crate) fn tagged(&self) -> Vec<u8> {
+        let name = self.as_bytes();
+        let open = name.iter().position(|&b| b == b'{');
+        let tag = open.and_then(|open| {
+            let rest = &name[open + 1..];
+            let close = rest.iter().position(|&b| b == b'}')?;
+            (close > 0).then(|| &rest[..close])
+        });
+        match tag {
+            Some(tag) => [b"{", tag, b"}:", name].concat(),
+            None if name.iter().all(|b| !b"{}".contains(b)) => [b"{", name, b"}"].concat(),
+            // The cluster hashes the whole name, but its braces prevent it from being a tag.
+            None => name.to_vec(),
+        }
+    }
+
+    /// Returns the name that is [written so](Self::tagged).
+    pub(crate) fn from_tagged(tagged: &[u8]) -> Option<Self> {
+        let close = tagged.iter().position(|&b| b == b'}');
+        let within = close.and_then(|close| tagged.get(1..close));
+        let behind = close.and_then(|close| tagged.get(close + 2..));
+        let candidates = [within, behind, Some(tagged)].into_iter().flatten();
+        candidates
+            .filter_map(Self::from_key)
+            .find(|name| name.tagged() == tagged)
     }
 
     /// The bytes of the name.
@@ -119,6 +218,49 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_keys_of_semaphores_and_permits_are_read_again() {
+        for name in [
+            "exports",
+            "a{user1}b",
+            "a{}b{c}",
+            "x}y",
+            "{x}",
+            "x:3",
+            "a:{b}:7",
+        ] {
+            let name = Name::new(name).unwrap();
+            let semaphore = name.semaphore();
+            assert_eq!(semaphore.as_semaphore(), Some(name.clone()));
+            let permit = semaphore.permit(17);
+            assert_eq!(permit.as_permit(), Some((semaphore.clone(), 17)));
+            assert!(semaphore.as_permit().is_none() && permit.as_semaphore().is_none());
+            for key in [
+                &name,
+                &semaphore,
+                &permit,
+                &semaphore.gate(),
+                &name.arrival(&name),
+            ] {
+                assert_eq!(Name::from_key(key.as_bytes()).as_ref(), Some(key));
+            }
+        }
+        let keys = Name::new("exports").unwrap().semaphore();
+        assert_eq!(keys.to_string(), "leasehold:permits:{exports}");
+        assert_eq!(keys.permit(3).to_string(), "leasehold:permit:{exports}:3");
+        assert_eq!(keys.gate().to_string(), "leasehold:gate:{exports}");
+        let (latch, party) = (Name::new("import").unwrap(), Name::new("orders").unwrap());
+        let arrival = latch.arrival(&party).to_string();
+        assert_eq!(arrival, "leasehold:latch:{import}:orders");
+        for other in [
+            "leasehold:epoch",
+            "leasehold:permit:{a}",
+            "leasehold:permit:{a}:x",
+        ] {
+            assert!(Name::from_key(other.as_bytes()).is_none(), "{other}");
+        }
+    }
 
     #[test]
     fn limits_are_exact() {

@@ -13,17 +13,33 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! It has every method of the async API, under the same name:
+//! It has every method of the async API, under the same name, except [`begin`](crate::Once::begin), which
+//! is for work that does not fit into a closure:
 //!
 //! | | |
 //! |---|---|
-//! | [`Client`] | [`connect`](Client::connect), [`build`](Client::build), `init` and `init_replacing` take a [`Builder`]; `in_memory`, `mutex`, `ready`, `shutdown`, `inspect`, `inspect_all`, `break_lock`, `frees_the_locks_of_the_dead` |
-//! | [`Mutex`] | `with_options`, `lock`, `try_lock`, `try_lock_for`, `lock_timeout`, `with`, `detached` |
-//! | [`Lease`] | `token`, `owner_id`, `name`, `key`, `deadline`, `remaining`, `is_valid`, `loss`, `extend`, `release`, `release_keeping`, `detach`, `bind_to_processes`, `cancellation_token`; [`lost`](Lease::lost) has a timeout |
+//! | [`Client`] | [`connect`](Client::connect), [`build`](Client::build), `init` and `init_replacing` take a [`Builder`]; `in_memory`, `mutex`, `mutexes`, `rw_lock`, `semaphore`, `latch`, `once`, `election`, `ready`, `shutdown`, `inspect`, `inspect_all`, `inspect_permits`, `break_lock`, `break_permit`, `frees_the_locks_of_the_dead` |
+//! | [`Mutex`] | `with_options`, `lock`, `try_lock`, `try_lock_for`, `lock_timeout`, `with`, `try_with`, `detached` |
+//! | [`Mutexes`] | `with_options`, `shared`, `lock`, `try_lock`, `try_lock_for`, `lock_timeout`, `with` |
+//! | [`Latch`] | `with_options`, `kept_for`, `arrive`, `missing`, `wait`, `wait_timeout`, `arrive_and_wait`, `clear` |
+//! | [`Semaphore`] | `with_options`, `acquire`, `try_acquire`, `acquire_timeout`, `acquire_many`, `with`, `resize`, `permits` |
+//! | [`RwLock`] | `with_options`, `read`, `write`, `try_read`, `try_write`, `read_timeout`, `write_timeout`, `with_read`, `with_write` |
+//! | [`Once`] | `with_options`, `skip`, `run`, `peek`, `clear` |
+//! | [`Election`] | `with_options`, `campaign`, `lead`, `leader`, `observe`; [`Observer`] has `changed` |
+//! | [`Lease`] | `token`, `mode`, `fence`, `is_shared`, `downgrade`, `owner_id`, `name`, `key`, `deadline`, `remaining`, `is_valid`, `loss`, `extend`, `release`, `release_keeping`, `again`, `detach`, `bind_to_processes`, `cancellation_token`; [`lost`](Lease::lost) has a timeout |
+//! | [`Leases`] | `token`, `tokens`, `deadline`, `remaining`, `is_valid`, `release`; [`lost`](Leases::lost) has a timeout |
 //! | [`Detached`] | `owner`, `token`, `name`, `key`, `extend`, `release` |
 //!
 //! Do not use it inside of an async runtime: its calls block the thread, and they panic on a thread
 //! of a runtime.
+
+mod election;
+mod latch;
+mod lease;
+mod once;
+mod rw_lock;
+mod semaphore;
+mod several;
 
 use std::fmt;
 use std::future::Future;
@@ -32,7 +48,15 @@ use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{Builder, Error, Inspection, Listing, Loss, Moment, Name, Options, Released};
+use crate::{Builder, Error, Inspection, Listing, Options};
+
+pub use election::{Election, Observer};
+pub use latch::Latch;
+pub use lease::{Detached, Lease};
+pub use once::Once;
+pub use rw_lock::RwLock;
+pub use semaphore::Semaphore;
+pub use several::{Leases, Mutexes};
 
 /// The background thread. It ends with its last handle, without waiting for anything.
 struct Background {
@@ -148,6 +172,104 @@ impl Client {
         }
     }
 
+    /// See [`crate::Client::mutexes`].
+    #[must_use]
+    pub fn mutexes<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Mutexes {
+        Mutexes {
+            inner: self.inner.mutexes(names),
+            background: Arc::clone(&self.background),
+        }
+    }
+
+    /// See [`crate::Client::once`].
+    ///
+    /// ```
+    /// # let client = leasehold::blocking::Client::in_memory();
+    /// let once = client.once("rates", std::time::Duration::from_secs(300));
+    /// let done = once.run(|_| Ok::<_, std::io::Error>(b"1.09".to_vec()))?;
+    /// assert_eq!(once.peek()?.unwrap().bytes, done.bytes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
+        Once {
+            inner: self.inner.once(name, period),
+            background: Arc::clone(&self.background),
+        }
+    }
+
+    /// See [`crate::Client::election`].
+    ///
+    /// ```
+    /// # let client = leasehold::blocking::Client::in_memory();
+    /// let election = client.election("scheduler");
+    /// let lease = election.campaign("10.0.0.7:80")?;
+    /// assert_eq!(election.leader()?.unwrap().token, lease.token());
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<[u8]>) -> Election {
+        Election {
+            inner: self.inner.election(name),
+            background: Arc::clone(&self.background),
+        }
+    }
+
+    /// See [`crate::Client::latch`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::blocking::Client::in_memory();
+    /// client.latch("ready", ["one"]).arrive_and_wait("one")?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn latch<N: AsRef<[u8]>>(
+        &self,
+        name: impl AsRef<[u8]>,
+        parties: impl IntoIterator<Item = N>,
+    ) -> Latch {
+        Latch {
+            inner: self.inner.latch(name, parties),
+            background: Arc::clone(&self.background),
+        }
+    }
+
+    /// See [`crate::Client::semaphore`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::blocking::Client::in_memory();
+    /// let permit = client.semaphore("exports", 10).acquire()?;
+    /// assert!(permit.permit().is_some());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: u32) -> Semaphore {
+        Semaphore {
+            inner: self.inner.semaphore(name, permits),
+            background: Arc::clone(&self.background),
+        }
+    }
+
+    /// See [`crate::Client::rw_lock`].
+    ///
+    /// ```
+    /// let client = leasehold::blocking::Client::in_memory();
+    /// let catalog = client.rw_lock("catalog");
+    /// let reading = catalog.write()?.downgrade()?;
+    /// assert!(catalog.try_read()?.is_some());
+    /// # drop(reading);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    #[must_use]
+    pub fn rw_lock(&self, name: impl AsRef<[u8]>) -> RwLock {
+        RwLock {
+            inner: self.inner.rw_lock(name),
+            background: Arc::clone(&self.background),
+        }
+    }
+
     /// See [`crate::Client::ready`].
     ///
     /// # Errors
@@ -187,6 +309,28 @@ impl Client {
     /// Those of [`crate::Client::break_lock`].
     pub fn break_lock(&self, name: impl AsRef<[u8]>, owner_id: &str) -> Result<bool, Error> {
         let breaking = self.inner.break_lock(name, owner_id);
+        self.background.block_on(breaking)
+    }
+
+    /// See [`crate::Client::inspect_permits`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Client::inspect_permits`].
+    pub fn inspect_permits(&self, name: impl AsRef<[u8]>) -> Result<Listing, Error> {
+        self.background.block_on(self.inner.inspect_permits(name))
+    }
+
+    /// See [`crate::Client::break_permit`].
+    ///
+    /// # Errors
+    /// Those of [`crate::Client::break_permit`].
+    pub fn break_permit(
+        &self,
+        name: impl AsRef<[u8]>,
+        permit: u32,
+        owner_id: &str,
+    ) -> Result<bool, Error> {
+        let breaking = self.inner.break_permit(name, permit, owner_id);
         self.background.block_on(breaking)
     }
 
@@ -267,10 +411,19 @@ impl Mutex {
     /// # Errors
     /// Those of [`lock`](Mutex::lock), and [`Error::Lost`].
     pub fn with<T>(&self, work: impl FnOnce(&Lease) -> T) -> Result<T, Error> {
-        let mut lease = self.lock()?;
-        let value = work(&lease);
-        let inner = lease.take();
-        self.background.block_on(inner.finish(Some(value)))
+        self.lock()?.run(work)
+    }
+
+    /// Runs `work` if the lock is free, and releases the lock. Returns `Ok(None)` if another client
+    /// holds it. As [`with`](Mutex::with) otherwise; see [`crate::Mutex::try_with`].
+    ///
+    /// # Errors
+    /// Those of [`try_lock`](Mutex::try_lock), and [`Error::Lost`].
+    pub fn try_with<T>(&self, work: impl FnOnce(&Lease) -> T) -> Result<Option<T>, Error> {
+        match self.try_lock()? {
+            Some(lease) => lease.run(work).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// See [`crate::Mutex::detached`].
@@ -285,226 +438,11 @@ impl Mutex {
     }
 
     fn lease(&self, inner: crate::Lease) -> Lease {
-        Lease {
-            inner: Some(inner),
-            background: Arc::clone(&self.background),
-        }
+        Lease::new(inner, &self.background)
     }
 }
 
 impl fmt::Debug for Mutex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-/// A blocking [`crate::Lease`]. Released when dropped.
-///
-/// Dropping it waits for the release, at most the node timeout, unless it is dropped inside of an
-/// async runtime.
-#[must_use = "a lease that is dropped is released at once"]
-pub struct Lease {
-    /// `None` after the lease was dropped or released.
-    inner: Option<crate::Lease>,
-    background: Arc<Background>,
-}
-
-impl Lease {
-    /// See [`crate::Lease::token`].
-    #[must_use]
-    pub fn token(&self) -> u64 {
-        self.lease().token()
-    }
-
-    /// See [`crate::Lease::owner_id`].
-    #[must_use]
-    pub fn owner_id(&self) -> String {
-        self.lease().owner_id()
-    }
-
-    /// See [`crate::Lease::name`].
-    #[must_use]
-    pub fn name(&self) -> &Name {
-        self.lease().name()
-    }
-
-    /// See [`crate::Lease::key`].
-    #[must_use]
-    pub fn key(&self) -> &Name {
-        self.lease().key()
-    }
-
-    /// See [`crate::Lease::deadline`].
-    #[must_use]
-    pub fn deadline(&self) -> Moment {
-        self.lease().deadline()
-    }
-
-    /// See [`crate::Lease::remaining`].
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.lease().remaining()
-    }
-
-    /// See [`crate::Lease::is_valid`].
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        self.lease().is_valid()
-    }
-
-    /// Blocks until the lease is lost, at most `timeout`. Returns whether it is lost. See
-    /// [`crate::Lease::lost`].
-    #[must_use]
-    pub fn lost(&self, timeout: Duration) -> bool {
-        let lost = async { tokio::time::timeout(timeout, self.lease().lost()).await };
-        self.background.block_on(lost).is_ok()
-    }
-
-    /// See [`crate::Lease::loss`].
-    #[must_use]
-    pub fn loss(&self) -> Option<Loss> {
-        self.lease().loss()
-    }
-
-    /// See [`crate::Lease::cancellation_token`].
-    #[cfg(feature = "cancellation")]
-    #[must_use]
-    pub fn cancellation_token(&self) -> tokio_util::sync::CancellationToken {
-        self.lease().cancellation_token()
-    }
-
-    /// See [`crate::Lease::bind_to_processes`].
-    ///
-    /// # Errors
-    /// Those of [`crate::Lease::bind_to_processes`].
-    pub fn bind_to_processes(&self, pids: &[u32]) -> Result<(), Error> {
-        self.background
-            .block_on(self.lease().bind_to_processes(pids))
-    }
-
-    /// See [`crate::Lease::detach`].
-    ///
-    /// # Errors
-    /// Those of [`crate::Lease::detach`].
-    pub fn detach(mut self) -> Result<Detached, Error> {
-        let inner = self.take();
-        Ok(Detached {
-            inner: self.background.block_on(inner.detach())?,
-            background: Arc::clone(&self.background),
-        })
-    }
-
-    /// See [`crate::Lease::extend`].
-    ///
-    /// # Errors
-    /// Those of [`crate::Lease::extend`].
-    pub fn extend(&self) -> Result<(), Error> {
-        self.background.block_on(self.lease().extend())
-    }
-
-    /// See [`crate::Lease::release`].
-    pub fn release(mut self) -> Released {
-        let inner = self.take();
-        self.background.block_on(inner.release())
-    }
-
-    /// See [`crate::Lease::release_keeping`].
-    ///
-    /// # Errors
-    /// Those of [`crate::Lease::release_keeping`].
-    pub fn release_keeping(mut self, period: Duration) -> Result<(), Error> {
-        let inner = self.take();
-        self.background.block_on(inner.release_keeping(period))
-    }
-
-    /// Takes the lease out of the guard, which is not used any more.
-    fn take(&mut self) -> crate::Lease {
-        self.inner.take().expect("present until released")
-    }
-
-    fn lease(&self) -> &crate::Lease {
-        self.inner.as_ref().expect("present until released")
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        // The background thread may end with this handle, and locks whose release it had not sent
-        // would stay taken until their TTL is over. Where blocking is not allowed, the janitor may
-        // still send the release.
-        if let Some(lease) = self.inner.take()
-            && Handle::try_current().is_err()
-        {
-            self.background.block_on(lease.release());
-        }
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
-}
-
-/// A blocking [`crate::Detached`].
-///
-/// ```
-/// let client = leasehold::blocking::Client::in_memory();
-/// let mutex = client.mutex("deploy");
-/// let owner = mutex.lock()?.detach()?.owner().to_owned();
-/// let lease = mutex.detached(&owner)?;
-/// println!("token {} for the next {:?}", lease.token(), lease.extend()?);
-/// lease.release()?;
-/// # Ok::<(), leasehold::Error>(())
-/// ```
-pub struct Detached {
-    inner: crate::Detached,
-    background: Arc<Background>,
-}
-
-impl Detached {
-    /// See [`crate::Detached::owner`].
-    #[must_use]
-    pub fn owner(&self) -> &str {
-        self.inner.owner()
-    }
-
-    /// See [`crate::Detached::token`].
-    #[must_use]
-    pub fn token(&self) -> u64 {
-        self.inner.token()
-    }
-
-    /// See [`crate::Detached::name`].
-    #[must_use]
-    pub fn name(&self) -> &Name {
-        self.inner.name()
-    }
-
-    /// See [`crate::Detached::key`].
-    #[must_use]
-    pub fn key(&self) -> &Name {
-        self.inner.key()
-    }
-
-    /// See [`crate::Detached::extend`].
-    ///
-    /// # Errors
-    /// Those of [`crate::Detached::extend`].
-    pub fn extend(&self) -> Result<Duration, Error> {
-        self.background.block_on(self.inner.extend())
-    }
-
-    /// See [`crate::Detached::release`].
-    ///
-    /// # Errors
-    /// Those of [`crate::Detached::release`].
-    pub fn release(self) -> Result<Released, Error> {
-        self.background.block_on(self.inner.release())
-    }
-}
-
-impl fmt::Debug for Detached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }

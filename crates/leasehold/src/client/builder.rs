@@ -1,15 +1,16 @@
 //! The builder of clients.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::clock::{Clock, TimeSource};
 use crate::base::error::{Error, Invalid};
+use crate::base::name::shown;
 use crate::client::Client;
 use crate::client::core::Parts;
 use crate::client::options::{MAX_TTL, MIN_TTL, Options, between};
-use crate::node::rules::Constants;
-use crate::node::{Node, NodeSettings, Tls, VERIFY_AFTER};
+use crate::node::{Constants, Node, NodeSettings, Tls, VERIFY_AFTER};
 use crate::quorum::NodeSet;
 
 /// Configures a client: its nodes, the constants that all clients of these nodes must agree on, and
@@ -41,6 +42,17 @@ pub struct Builder {
     clock: Clock,
     seed: Option<u64>,
     tls: Tls,
+}
+
+impl fmt::Debug for Builder {
+    /// Omits the URLs, which may contain passwords, and the private key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("nodes", &self.nodes.len())
+            .field("prefix", &shown(&self.prefix))
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
 }
 
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
@@ -159,7 +171,8 @@ impl Builder {
         self
     }
 
-    /// Sets the seed of the jitter between attempts, for reproducible tests. Default: random.
+    /// Sets the seed of the jitter of all pauses between retries, for reproducible tests. Default:
+    /// random.
     #[must_use]
     pub fn jitter_seed(mut self, seed: impl Into<Option<u64>>) -> Self {
         self.seed = seed.into();
@@ -199,7 +212,7 @@ impl Builder {
     /// Outside of a `tokio` runtime.
     pub fn build(self) -> Result<Client, Error> {
         let options = self.options.clone();
-        let (prefix, seed) = (self.prefix.clone(), self.seed);
+        let prefix = self.prefix.clone();
         let (settings, specs) = self.settings()?;
         options.validate(settings.constants.restart_guard)?;
         Ok(Client::from_parts(Parts {
@@ -208,7 +221,7 @@ impl Builder {
             options,
             constants: settings.constants,
             prefix,
-            seed: seed.unwrap_or_else(|| fastrand::u64(..)),
+            seed: settings.seed,
         }))
     }
 
@@ -223,6 +236,7 @@ impl Builder {
             connect_timeout: self.checked_connect_timeout()?,
             verify_after: VERIFY_AFTER,
             clock: self.clock,
+            seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
             tls: self.tls,
         };
         Ok((settings, self.nodes))
@@ -301,17 +315,48 @@ impl Builder {
         self,
         existing: crate::node::redis::Existing,
     ) -> Result<Vec<crate::node::Initialized>, Error> {
+        let (settings, targets) = self.targets()?;
+        crate::node::redis::init(targets, &settings, existing)
+            .await
+            .map_err(|(node, error)| Invalid::Node { node, error }.into())
+    }
+
+    /// Asks each server when it votes: zero if it does now. A server that restarted or was promoted
+    /// recently does not vote until the [restart guard](Self::restart_guard) is over, and the nodes
+    /// of a set that replaced another do not vote until all leases of the earlier set have expired.
+    /// Records nothing. Nodes of other kinds always vote, and are left out.
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// for (node, votes_in) in leasehold::Client::builder().node("redis://10.0.0.1").votes_in().await? {
+    ///     println!("{node}: {votes_in:?}");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an invalid URL or option. The error of a server is in the list.
+    ///
+    /// Cancel safety: dropping the future has no effect.
+    #[cfg(feature = "redis")]
+    pub async fn votes_in(
+        self,
+    ) -> Result<Vec<(String, Result<Duration, crate::node::NodeError>)>, Error> {
+        let (settings, targets) = self.targets()?;
+        Ok(crate::node::redis::votes_in(targets, &settings).await)
+    }
+
+    /// The Redis servers among the nodes. Nodes of other kinds have no record.
+    #[cfg(feature = "redis")]
+    fn targets(self) -> Result<(NodeSettings, Vec<crate::node::redis::Target>), Invalid> {
         let (settings, specs) = self.settings()?;
         let mut targets = Vec::with_capacity(specs.len());
         for opened in parse(specs, &settings)? {
-            // Nodes of other kinds have no record.
             if let Opened::Redis(target) = opened {
                 targets.push(*target);
             }
         }
-        crate::node::redis::init(targets, &settings, existing)
-            .await
-            .map_err(|(node, error)| Invalid::Node { node, error }.into())
+        Ok((settings, targets))
     }
 
     fn checked_connect_timeout(&self) -> Result<Duration, Invalid> {
@@ -385,12 +430,12 @@ enum Opened {
 
 /// Parses all URLs, before the first connection is opened.
 fn parse(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Opened>, Invalid> {
-    let several = specs.len() > 1;
-    let mut opened = Vec::with_capacity(specs.len());
+    let nodes = specs.len();
+    let mut opened = Vec::with_capacity(nodes);
     for (index, spec) in specs.into_iter().enumerate() {
         opened.push(match spec {
             Spec::Custom(node) => Opened::Node(node),
-            Spec::Url(url) => read(&url, settings, several).map_err(|why| {
+            Spec::Url(url) => read(&url, settings, nodes).map_err(|why| {
                 let index = index + 1;
                 Invalid::NodeUrl { index, why }
             })?,
@@ -430,9 +475,10 @@ fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>,
     Ok(opened.into_iter().map(start).collect())
 }
 
-fn read(url: &str, settings: &NodeSettings, several: bool) -> Result<Opened, String> {
+/// Parses the URL of one of `nodes` nodes.
+fn read(url: &str, settings: &NodeSettings, nodes: usize) -> Result<Opened, String> {
     if url.starts_with("local:") {
-        if several {
+        if nodes > 1 {
             return Err("`local:` is a store of one machine and must be the only node".into());
         }
         return read_local(url);

@@ -8,13 +8,14 @@ use tokio::sync::Notify;
 use crate::acquire::local_queue::LocalQueue;
 use crate::acquire::proposer::Proposer;
 use crate::base::clock::Clock;
-use crate::base::error::{Error, NodeReport, Refusal, Story};
+use crate::base::error::{Error, Invalid, NodeOutcome, NodeReport, Refusal};
 use crate::base::name::Name;
 use crate::client::options::Options;
+use crate::client::shared_runs::SharedRuns;
 use crate::lease::janitor::Janitor;
 use crate::lease::keeper::Keeper;
-use crate::node::rules::Constants;
-use crate::node::{Claim, Node};
+use crate::node::seat::Seat;
+use crate::node::{Claim, Constants, Node, majority};
 use crate::quorum::round::Round;
 
 /// The state that all handles of a client share.
@@ -30,6 +31,7 @@ pub(crate) struct Core {
     ids: AtomicU64,
     seeds: Mutex<fastrand::Rng>,
     pub(crate) local_queue: LocalQueue,
+    pub(crate) shared_runs: SharedRuns,
     closing: Arc<Closing>,
 }
 
@@ -75,7 +77,7 @@ impl Core {
         );
         Self {
             keeper,
-            janitor: Janitor::start(Arc::clone(&nodes), parts.clock.clone()),
+            janitor: Janitor::start(Arc::clone(&nodes), parts.clock.clone(), parts.seed),
             nodes,
             clock: parts.clock,
             options: parts.options,
@@ -85,6 +87,7 @@ impl Core {
             ids: AtomicU64::new(1),
             seeds: Mutex::new(fastrand::Rng::with_seed(parts.seed)),
             local_queue: LocalQueue::default(),
+            shared_runs: SharedRuns::default(),
             closing,
         }
     }
@@ -151,10 +154,29 @@ impl Core {
         }
     }
 
-    /// Returns the name that the caller used, without the client's prefix.
+    /// Returns the key on the nodes: the client's prefix followed by the name.
+    pub(crate) fn key_of(&self, name: &[u8]) -> Result<Name, Invalid> {
+        let name = Name::new(name)?;
+        match &*self.prefix {
+            [] => Ok(name),
+            prefix => name.prefixed(prefix),
+        }
+    }
+
+    /// Returns the name that the caller used, without the client's prefix. For a permit, it is that of
+    /// its semaphore.
     pub(crate) fn name_of(&self, key: &Name) -> Name {
-        let name = key.without_prefix(&self.prefix);
-        name.unwrap_or_else(|| key.clone())
+        self.own_name(key).unwrap_or_else(|| key.clone())
+    }
+
+    /// The same; `None` if the key does not have the client's prefix.
+    pub(crate) fn own_name(&self, key: &Name) -> Option<Name> {
+        let semaphore = key.as_permit().map(|(semaphore, _)| semaphore);
+        let semaphore = semaphore.as_ref().unwrap_or(key).as_semaphore();
+        semaphore
+            .as_ref()
+            .unwrap_or(key)
+            .without_prefix(&self.prefix)
     }
 
     /// Creates a refusal from what happened on each node. `name` is `None` if the request was not
@@ -162,34 +184,38 @@ impl Core {
     pub(crate) fn refusal(
         &self,
         name: Option<Name>,
-        stories: impl IntoIterator<Item = Story>,
+        outcomes: impl IntoIterator<Item = NodeOutcome>,
     ) -> Refusal {
         Refusal {
             name,
             attempts: None,
-            majority: Round::majority(self.nodes.len()),
-            nodes: self.reports(stories),
+            permits: None,
+            majority: majority(self.nodes.len()),
+            nodes: self.reports(outcomes),
         }
     }
 
     /// Adds the labels of the nodes.
-    fn reports(&self, stories: impl IntoIterator<Item = Story>) -> Vec<NodeReport> {
-        let nodes = self.nodes.iter().zip(stories);
-        let report = |(node, story): (&Arc<dyn Node>, Story)| NodeReport {
+    fn reports(&self, outcomes: impl IntoIterator<Item = NodeOutcome>) -> Vec<NodeReport> {
+        let nodes = self.nodes.iter().zip(outcomes);
+        let report = |(node, outcome): (&Arc<dyn Node>, NodeOutcome)| NodeReport {
             node: node.label().to_owned(),
-            story,
+            outcome,
         };
         nodes.map(report).collect()
     }
 
     /// Returns what each node answered.
     pub(crate) fn answers(&self, round: &Round) -> Vec<NodeReport> {
-        self.reports(round.stories().iter().cloned())
+        self.reports(round.outcomes().iter().cloned())
     }
 
     /// Creates the refusal of a claim.
     pub(crate) fn refused(&self, claim: &Claim, round: &Round) -> Refusal {
-        let stories = round.stories().iter().cloned();
-        self.refusal(Some(self.name_of(&claim.name)), stories)
+        let outcomes = round.outcomes().iter().cloned();
+        Refusal {
+            permits: claim.seat().and_then(Seat::permits),
+            ..self.refusal(Some(self.name_of(&claim.name)), outcomes)
+        }
     }
 }

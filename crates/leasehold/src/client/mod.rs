@@ -6,19 +6,26 @@ pub(crate) mod builder;
 pub(crate) mod core;
 pub(crate) mod inspect;
 pub(crate) mod options;
+pub(crate) mod shared_runs;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acquire::Handle;
 use crate::base::error::{Error, Invalid};
 use crate::base::name::Name;
 use crate::client::builder::Builder;
 use crate::client::core::{Core, Parts};
+use crate::election::Election;
+use crate::latch::Latch;
 use crate::mutex::Mutex;
-use crate::node::NodeError;
-use crate::quorum::round::Round;
-use crate::{MemoryNode, Story};
+use crate::mutexes::Mutexes;
+use crate::node::{NodeError, majority};
+use crate::once::Once;
+use crate::rw_lock::RwLock;
+use crate::semaphore::Semaphore;
+use crate::{MemoryNode, NodeOutcome};
 
 /// How long [`Client::ready`] waits for the other nodes after a majority is connected.
 const STRAGGLERS: Duration = Duration::from_millis(100);
@@ -80,17 +87,109 @@ impl Client {
     /// [`Lease::key`](crate::Lease::key), [`Inspection::key`](crate::Inspection::key).
     #[must_use]
     pub fn mutex(&self, name: impl AsRef<[u8]>) -> Mutex {
-        let name = self.key_of(name.as_ref());
-        Mutex::new(Arc::clone(&self.core), name)
+        Mutex::new(self.handle(name.as_ref()))
+    }
+
+    /// Returns the locks with these names, to be acquired together. If there are none, more than 64,
+    /// or one of them is invalid or there twice, later calls return an error.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let both = client.mutexes(["accounts/1", "accounts/2"]).lock().await?;
+    /// assert!(both.token("accounts/1").is_some());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn mutexes<N: AsRef<[u8]>>(&self, names: impl IntoIterator<Item = N>) -> Mutexes {
+        let keys = names.into_iter().map(|name| self.key_of(name.as_ref()));
+        Mutexes::new(Arc::clone(&self.core), keys.collect())
+    }
+
+    /// Returns work that is done once per `period`, under this name. If the name or the period is
+    /// invalid, later calls return an error. A name is used either for this or for a
+    /// [`mutex`](Self::mutex): while a result is stored, the lock of the name cannot be acquired.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let daily = client.once("report", std::time::Duration::from_secs(24 * 3600));
+    /// let done = daily.run(async |_| Ok::<_, std::io::Error>(b"sent".to_vec())).await?;
+    /// println!("done at {:?}, token {}", done.at, done.token);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn once(&self, name: impl AsRef<[u8]>, period: Duration) -> Once {
+        Once::new(self.handle(name.as_ref()), period)
+    }
+
+    /// Returns the election of this name. If the name is invalid, later calls return an error. The
+    /// leader is the holder of the lock of the same name.
+    #[must_use]
+    pub fn election(&self, name: impl AsRef<[u8]>) -> Election {
+        Election::new(self.handle(name.as_ref()))
+    }
+
+    /// Returns the read-write lock with this name: several readers, or one writer. A writer is a
+    /// holder of the [mutex](Client::mutex) of the same name.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let catalog = client.rw_lock("catalog");
+    /// let (one, two) = (catalog.read().await?, catalog.read().await?);
+    /// assert!(client.mutex("catalog").try_lock().await?.is_none());
+    /// # drop((one, two)); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn rw_lock(&self, name: impl AsRef<[u8]>) -> RwLock {
+        RwLock::new(self.handle(name.as_ref()))
+    }
+
+    /// Returns the semaphore with this name and this many permits, 1 to 1024. All clients must use the
+    /// same number. If the name or the number is invalid, later calls return an error. A semaphore has
+    /// nothing to do with a [mutex](Client::mutex) of the same name.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// // At most ten exports at a time, on all machines together:
+    /// let permit = client.semaphore("exports", 10).acquire().await?;
+    /// # drop(permit); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn semaphore(&self, name: impl AsRef<[u8]>, permits: u32) -> Semaphore {
+        Semaphore::new(self.handle(name.as_ref()), permits)
+    }
+
+    /// Returns the latch with this name, which opens when all these parties have arrived. If there are
+    /// none, more than 64, or one of them is invalid or there twice, later calls return an error.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let ready = client.latch("deploy/17", ["web-1", "web-2"]);
+    /// ready.arrive("web-1").await?;
+    /// assert_eq!(ready.missing().await?[0].to_string(), "web-2");
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn latch<N: AsRef<[u8]>>(
+        &self,
+        name: impl AsRef<[u8]>,
+        parties: impl IntoIterator<Item = N>,
+    ) -> Latch {
+        let parties = parties.into_iter().map(Name::new).collect();
+        Latch::new(self.handle(name.as_ref()), parties)
+    }
+
+    fn handle(&self, name: &[u8]) -> Handle {
+        Handle::new(Arc::clone(&self.core), self.key_of(name))
     }
 
     /// Returns the key on the nodes: the prefix followed by the name.
     pub(crate) fn key_of(&self, name: &[u8]) -> Result<Name, Invalid> {
-        let name = Name::new(name)?;
-        match &*self.core.prefix {
-            [] => Ok(name),
-            prefix => name.prefixed(prefix),
-        }
+        self.core.key_of(name)
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -118,7 +217,7 @@ impl Client {
     /// ```
     pub async fn ready(&self, timeout: Duration) -> Result<(), Error> {
         self.core.check_runtime()?;
-        let majority = Round::majority(self.core.nodes.len());
+        let majority = majority(self.core.nodes.len());
         let mut deadline = self.core.clock.now() + timeout;
         for node in self.core.nodes.iter() {
             node.connect();
@@ -187,15 +286,15 @@ impl Client {
                 return Err(Invalid::Node { node, error }.into());
             }
         }
-        if working >= Round::majority(self.core.nodes.len()) {
+        if working >= majority(self.core.nodes.len()) {
             return Ok(());
         }
-        let stories = statuses.into_iter().map(|status| match status {
-            None => Story::Pending,
-            Some(Ok(())) => Story::Connected,
-            Some(Err(error)) => Story::Failed(error),
+        let outcomes = statuses.into_iter().map(|status| match status {
+            None => NodeOutcome::Pending,
+            Some(Ok(())) => NodeOutcome::Connected,
+            Some(Err(error)) => NodeOutcome::Failed(error),
         });
-        let refusal = self.core.refusal(None, stories);
+        let refusal = self.core.refusal(None, outcomes);
         Err(Error::NoMajority(Box::new(refusal)))
     }
 }

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::base::backoff::{Backoff, Pauses};
+use crate::base::clock::Moment;
 use crate::base::error::{Invalid, Refusal};
+use crate::base::holder::MAX_LABEL;
 use crate::planted;
 
 pub(crate) const MIN_TTL: Duration = Duration::from_millis(10);
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
-pub(crate) const MAX_LABEL: usize = 256;
+/// The first pause between attempts. It is short, because many locks are held only for a moment.
+const FIRST_RETRY: Duration = Duration::from_millis(2);
 /// The longest duration of any option. Sums of a few of these cannot overflow.
-const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// How long a call waits for a lock that another client holds.
 ///
@@ -27,6 +31,7 @@ const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Wait {
     /// Do not wait: the call returns [`Error::Held`](crate::Error::Held) at once.
     No,
@@ -67,6 +72,17 @@ pub struct Options {
     pub(crate) label: Arc<str>,
     pub(crate) detached: bool,
     pub(crate) on_refusal: Option<OnRefusal>,
+    pub(crate) goal: Goal,
+}
+
+/// What ends a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// The lock.
+    Lock,
+    /// The lock, or a result that a majority of nodes keeps: then the call ends with
+    /// [`Error::Held`](crate::Error::Held), which contains it.
+    LockOrResult,
 }
 
 /// The callback for refusals.
@@ -105,6 +121,7 @@ impl Default for Options {
             label: "".into(),
             detached: false,
             on_refusal: None,
+            goal: Goal::Lock,
         }
     }
 }
@@ -161,7 +178,7 @@ impl Options {
     /// Makes a waiting call poll instead of waiting in line. It acquires the lock if one of its
     /// attempts finds the lock free and the line empty. Default: off. Without this option, waiters
     /// stand in line, are notified when their turn comes, and are served in the order of their
-    /// arrival.
+    /// arrival. It has no effect on a [`Semaphore`](crate::Semaphore).
     #[must_use]
     pub fn barging(mut self) -> Self {
         self.barging = true;
@@ -346,12 +363,30 @@ impl Options {
         }
     }
 
+    /// The pauses between attempts.
+    pub(crate) fn backoff(&self, seed: u64) -> Backoff {
+        let pauses = Pauses {
+            jitter_percent: self.jitter_percent,
+            ..Pauses::doubling(FIRST_RETRY, self.retry_delay)
+        };
+        Backoff::new(pauses, seed)
+    }
+
     pub(crate) fn stands_in_line(&self) -> bool {
         self.wait != Wait::No && self.attempts != Some(1) && !self.barging
     }
 
     /// Whether a call waits for other tasks of its process before it waits in line. A call with a
     /// limited number of attempts does not, because it would make no attempts meanwhile.
+    /// Until when a call that began at `started` may wait.
+    pub(crate) fn until(&self, started: Moment) -> Moment {
+        match self.wait {
+            Wait::No => started,
+            Wait::For(wait) => started + wait,
+            Wait::Forever => Moment::FAR,
+        }
+    }
+
     pub(crate) fn queues_in_process(&self) -> bool {
         self.stands_in_line() && self.attempts.is_none()
     }
@@ -446,6 +481,19 @@ mod tests {
     fn the_defaults_are_valid_with_the_default_guard() {
         let guard = Some(Duration::from_secs(60));
         assert_eq!(Options::default().validate(guard), Ok(()));
+    }
+
+    #[test]
+    fn pauses_between_attempts_grow_to_the_retry_delay() {
+        let mut backoff = Options::default().jitter_percent(0).backoff(1);
+        let pauses: [_; 8] = std::array::from_fn(|_| backoff.pause());
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 100, 100].map(ms));
+        let mut backoff = Options::default().retry_delay(ms(0)).backoff(1);
+        assert_eq!([backoff.pause(), backoff.pause()], [ms(0); 2]);
+        let mut backoff = Options::default().jitter_percent(100).backoff(7);
+        let pauses: [_; 100] = std::array::from_fn(|_| backoff.pause());
+        assert!(pauses.iter().all(|pause| *pause <= ms(100)));
+        assert!(pauses[8..].iter().any(|pause| *pause < ms(50)));
     }
 
     #[test]

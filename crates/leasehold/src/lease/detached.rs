@@ -4,17 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::base::error::{Error, Invalid};
-use crate::base::holder::owned_token;
+use crate::acquire::look::{self, Found, Named};
+use crate::base::error::{Error, Invalid, Loss, NodeOutcome, NodeReport};
+use crate::base::holder::{owned_token, owner_id};
 use crate::base::name::Name;
 use crate::client::core::Core;
 use crate::client::options::Options;
 use crate::lease::guard::Released;
-use crate::lease::janitor::Return;
+use crate::lease::janitor::PendingRelease;
 use crate::lease::state::{Held, taken_away};
-use crate::node::{Claim, Holders, Verb};
+use crate::node::{Claim, Holders, Mode, Verb, Vote};
 use crate::quorum::round::{self, Decision};
-use crate::quorum::{Broadcast, NodeSet, Question};
+use crate::quorum::{Broadcast, Question};
 
 /// A lease that no guard renews or releases: for scripts, and to hand a lease to another process.
 /// Its [owner](Detached::owner) value identifies it. It expires after its TTL unless a process that
@@ -109,7 +110,14 @@ impl Detached {
     }
 
     /// Renews the lease for another TTL. Returns how long it is valid from now on, at least. Nodes
-    /// never shorten a lock: if more than the TTL was left, the lock keeps its expiry.
+    /// never shorten a lock: if more than the TTL was left, the lock keeps its expiry, and this is
+    /// what is returned.
+    ///
+    /// Nodes let the holder of a lease join a free lock, so this first asks all nodes whether a
+    /// majority still has the lock of this owner. If the lease ends between that and the extension,
+    /// it may still be extended, but only if no other claim with a token has been granted the lock on
+    /// those nodes: they refuse a token that is not the largest. (A reader is refused after a
+    /// writer with a larger token.)
     ///
     /// # Errors
     /// [`Error::Lost`] if the lease has ended, [`Error::NoMajority`] if too few nodes answered.
@@ -117,6 +125,10 @@ impl Detached {
     /// Cancel safety: if the future is dropped, nodes may have extended the lease.
     pub async fn extend(&self) -> Result<Duration, Error> {
         self.core.check_runtime()?;
+        let looked_at = self.core.clock.now();
+        let left = self.check_held().await?.unwrap_or_default();
+        // What is left by the nodes' clocks, which may run faster.
+        let kept_until = looked_at + left.saturating_sub(self.drift.max(left / 100));
         // The validity counts from before the first byte is sent.
         let sent_at = self.core.clock.now();
         let question = Question::new(Verb::Extend, &self.claim, self.timeout);
@@ -125,9 +137,58 @@ impl Detached {
         let now = self.core.clock.now();
         match round::deadline(sent_at, self.claim.ttl, self.drift, now) {
             Some(deadline) if decision == Decision::Carried => {
-                Ok(deadline.saturating_duration_since(now))
+                Ok(deadline.max(kept_until).saturating_duration_since(now))
             }
             _ => Err(self.refused(&broadcast)),
+        }
+    }
+
+    /// Fails unless a majority of all nodes has the claim. Returns when the first of these nodes lets
+    /// it expire; `None` if none of them does.
+    async fn check_held(&self) -> Result<Option<Duration>, Error> {
+        match self.claim.mode() {
+            // A refusal names no reader, so the nodes must list them.
+            Mode::Shared => {
+                let held = self.core.held_by(&self.claim.name, &self.claim.owner).await;
+                held?.ok_or_else(|| self.lost(Loss::NotRenewed, Vec::new()))
+            }
+            _ => {
+                let options = self.core.options.clone().node_timeout(self.timeout);
+                let seen = look::ask(&self.core, &self.claim.name, &options).await;
+                let id = Some(owner_id(&self.claim.owner));
+                match seen.named() {
+                    Named::By(Found { holder, remaining }) if holder.owner_id == id => {
+                        Ok(remaining)
+                    }
+                    Named::Open => Err(self.core.explain(Error::NoMajority(Box::new(seen)))),
+                    _ => Err(self.lost(self.end_of(&seen.nodes), seen.nodes)),
+                }
+            }
+        }
+    }
+
+    /// Why the lease has ended, by the answers to a look.
+    fn end_of(&self, nodes: &[NodeReport]) -> Loss {
+        let said = |so: &dyn Fn(&Vote) -> bool| {
+            let mut outcomes = nodes.iter().map(|report| &report.outcome);
+            outcomes.any(|outcome| matches!(outcome, NodeOutcome::Voted(vote) if so(vote)))
+        };
+        let released = self.claim.token + 1;
+        if said(&|vote| matches!(vote, Vote::Held { .. })) {
+            Loss::TakenAway
+        } else if said(&|vote| matches!(vote, Vote::Stale { fence, .. } if *fence == released)) {
+            Loss::Broken
+        } else {
+            Loss::NotRenewed
+        }
+    }
+
+    fn lost(&self, why: Loss, nodes: Vec<NodeReport>) -> Error {
+        Error::Lost {
+            name: self.name.clone(),
+            token: self.token,
+            why,
+            nodes,
         }
     }
 
@@ -135,20 +196,15 @@ impl Detached {
     ///
     /// # Errors
     /// [`Error::NoMajority`] if too few nodes answered. The client repeats the release in the
-    /// background as long as it exists, at most until the lock has expired.
+    /// background as long as it exists, at most until no node can have the claim any more.
     ///
     /// Cancel safety: after the first poll, the release continues in the background if the future
     /// is dropped.
     pub async fn release(self) -> Result<Released, Error> {
         self.core.check_runtime()?;
-        let broadcast = self.core.janitor.give_back(Return {
-            claim: Arc::clone(&self.claim),
-            keep_until: None,
-            timeout: self.timeout,
-            skip: NodeSet::default(),
-            settled: NodeSet::default(),
-            until: self.core.clock.now() + self.claim.ttl + self.timeout,
-        });
+        let (claim, now) = (Arc::clone(&self.claim), self.core.clock.now());
+        let release = PendingRelease::new(claim, self.timeout, now);
+        let broadcast = self.core.janitor.release(release);
         match broadcast.decided().await {
             Decision::Carried => Ok(Released::Released),
             Decision::Refuted => Ok(Released::WasLost),
@@ -159,12 +215,7 @@ impl Detached {
     fn refused(&self, broadcast: &Broadcast) -> Error {
         let round = broadcast.round();
         if round.decision() == Some(Decision::Refuted) {
-            return Error::Lost {
-                name: self.name.clone(),
-                token: self.token,
-                why: taken_away(&self.claim, &round),
-                nodes: self.core.answers(&round),
-            };
+            return self.lost(taken_away(&self.claim, &round), self.core.answers(&round));
         }
         let refusal = self.core.refused(&self.claim, &round);
         self.core.explain(Error::NoMajority(Box::new(refusal)))

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::janitor::Return;
+use super::janitor::PendingRelease;
 use crate::base::clock::Moment;
 use crate::client::options::Options;
-use crate::node::{Claim, DEAD_AFTER, HANDED_OVER};
+use crate::node::{Claim, HANDED_OVER};
 use crate::quorum::round::{self, Round};
 use crate::quorum::{Broadcast, NodeSet};
 
-/// At least this much of a lease that was handed over must be left to take it.
+/// A lease that was handed over is used only if at least this much of it is left.
 pub(crate) fn least_left(ttl: Duration) -> Duration {
     (ttl / 2).min(HANDED_OVER / 4)
 }
@@ -22,20 +22,20 @@ pub(crate) fn least_left(ttl: Duration) -> Duration {
 /// What all holders of a granted claim share.
 pub(crate) struct Grant {
     pub(crate) claim: Arc<Claim>,
-    /// When the claim was asked for.
+    /// When the request that won the claim was sent.
     pub(crate) won_at: Moment,
     pub(crate) timeout: Duration,
     pub(crate) drift: Duration,
     label: Arc<str>,
-    /// When the last request that the deadline rests on was sent.
+    /// When the request that the deadline counts from was sent.
     sent_at: AtomicU64,
     deadline: AtomicU64,
-    /// When it is to be extended.
+    /// When to extend it.
     renew_at: AtomicU64,
     rounds: Mutex<Rounds>,
 }
 
-/// When a grant was asked for, how long it is valid, and when it is to be extended.
+/// When a grant was requested, until when it is valid, and when to extend it.
 #[derive(Clone, Copy)]
 pub(crate) struct Validity {
     pub(crate) sent_at: Moment,
@@ -43,12 +43,12 @@ pub(crate) struct Validity {
     pub(crate) renew_at: Moment,
 }
 
-/// A grant on its way to become a lease.
+/// A grant that becomes the lease of its next holder.
 pub(crate) struct Won {
     pub(crate) grant: Arc<Grant>,
-    /// The holder's own token, which is the claim's for the first.
+    /// The holder's token. The first holder of a claim has the token of the claim.
     pub(crate) token: u64,
-    /// When this holder got it.
+    /// When this holder received the grant.
     pub(crate) taken_at: Moment,
 }
 
@@ -59,17 +59,38 @@ impl Grant {
         validity: Validity,
         rounds: Rounds,
     ) -> Self {
+        let timing = (options.timeout_of_node(), options.drift_of_ttl());
+        Self::build(claim, timing, &options.label, validity, rounds)
+    }
+
+    /// The grant of the shared claim that replaces this one's claim.
+    pub(crate) fn downgraded(&self, claim: Arc<Claim>, validity: Validity, rounds: Rounds) -> Self {
+        let timing = (self.timeout, self.drift);
+        Self::build(claim, timing, &self.label, validity, rounds)
+    }
+
+    fn build(
+        claim: Arc<Claim>,
+        (timeout, drift): (Duration, Duration),
+        label: &Arc<str>,
+        validity: Validity,
+        rounds: Rounds,
+    ) -> Self {
         Self {
             claim,
             won_at: validity.sent_at,
-            timeout: options.timeout_of_node(),
-            drift: options.drift_of_ttl(),
-            label: Arc::clone(&options.label),
+            timeout,
+            drift,
+            label: Arc::clone(label),
             sent_at: AtomicU64::new(validity.sent_at.as_nanos()),
             deadline: AtomicU64::new(validity.deadline.as_nanos()),
             renew_at: AtomicU64::new(validity.renew_at.as_nanos()),
             rounds: Mutex::new(rounds),
         }
+    }
+
+    pub(crate) fn label(&self) -> &str {
+        &self.label
     }
 
     pub(crate) fn deadline(&self) -> Moment {
@@ -84,12 +105,13 @@ impl Grant {
         self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A majority granted the EXTEND that was sent at `sent_at`. `false` if nothing of it is left.
+    /// Applies an EXTEND, sent at `sent_at`, that a majority granted. Returns `false` if it came too
+    /// late to be valid.
     pub(crate) fn extended(&self, sent_at: Moment, now: Moment) -> bool {
         let Some(deadline) = round::deadline(sent_at, self.claim.ttl, self.drift, now) else {
             return false;
         };
-        // An older extension that ends later must not take anything back.
+        // An older extension that is counted later must not shorten the lease.
         let raise = |to: &AtomicU64, at: Moment| to.fetch_max(at.as_nanos(), Ordering::AcqRel);
         raise(&self.deadline, deadline);
         raise(&self.sent_at, sent_at);
@@ -106,19 +128,17 @@ impl Grant {
         same && !options.detached && timing == (options.drift_of_ttl(), options.timeout_of_node())
     }
 
-    /// What has to be released of it.
-    pub(crate) fn to_return(&self, keep_until: Option<Moment>) -> Return {
+    /// Creates the release of the claim.
+    pub(crate) fn to_release(&self, keep_until: Option<Moment>) -> PendingRelease {
         let rounds = self.rounds();
         let sent_at = Moment::from_nanos(self.sent_at.load(Ordering::Acquire));
-        Return {
-            claim: Arc::clone(&self.claim),
+        // The last EXTEND was sent before the deadline, so within a TTL of `sent_at`.
+        let last_sent = sent_at + self.claim.ttl;
+        PendingRelease {
             keep_until,
-            timeout: self.timeout,
             skip: rounds.untouched(),
-            settled: rounds.settled(),
-            // The last EXTEND was sent before the deadline, so within a TTL of `sent_at`. What it
-            // set has expired another TTL after that, and the claim has left every line.
-            until: sent_at + (self.claim.ttl * 2).max(DEAD_AFTER + HANDED_OVER) + self.timeout,
+            nothing_in_flight: rounds.nothing_in_flight(),
+            ..PendingRelease::new(Arc::clone(&self.claim), self.timeout, last_sent)
         }
     }
 }
@@ -141,7 +161,7 @@ enum Latest {
 }
 
 impl Rounds {
-    /// Only this request so far.
+    /// The claim was sent only with this request.
     pub(crate) fn first(acquire: Arc<Broadcast>) -> Self {
         Self {
             untouched: NodeSet::all(),
@@ -149,8 +169,16 @@ impl Rounds {
         }
     }
 
-    /// This request, of a claim that has stood in line. It may stand there still on nodes that did
-    /// not grant it.
+    /// Only this EXTEND so far: that of a downgrade.
+    pub(crate) fn first_extend(extend: Arc<Broadcast>) -> Self {
+        Self {
+            untouched: NodeSet::all(),
+            latest: Latest::Extend(extend),
+        }
+    }
+
+    /// This request, for a claim that has waited in line. On nodes that did not grant it, it may
+    /// still be in line.
     pub(crate) fn after_waiting(acquire: Arc<Broadcast>) -> Self {
         Self {
             untouched: NodeSet::default(),
@@ -166,7 +194,7 @@ impl Rounds {
         }
     }
 
-    /// Where nothing has to be released.
+    /// The nodes on which nothing has to be released.
     fn untouched(&self) -> NodeSet {
         match &self.latest {
             Latest::Acquire(latest) | Latest::Extend(latest) => {
@@ -176,8 +204,16 @@ impl Rounds {
         }
     }
 
-    /// Where the only request was answered: nothing of the claim can arrive late there.
-    fn settled(&self) -> NodeSet {
+    /// The nodes that granted the latest request, as far as they have answered.
+    pub(crate) fn granted(&self) -> NodeSet {
+        match &self.latest {
+            Latest::Acquire(latest) | Latest::Extend(latest) => latest.granted(),
+            Latest::HandedOver(granted) => *granted,
+        }
+    }
+
+    /// The nodes that have answered the only request: no request of the claim can arrive late there.
+    fn nothing_in_flight(&self) -> NodeSet {
         match &self.latest {
             Latest::Acquire(acquire) => acquire.granted(),
             Latest::HandedOver(granted) => *granted,

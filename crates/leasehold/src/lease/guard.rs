@@ -3,17 +3,20 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::acquire::local_queue::LocalTurn;
 use crate::base::clock::Moment;
-use crate::base::error::Error;
+use crate::base::error::{Error, Invalid, Loss};
+use crate::base::holder::kept_result;
+use crate::base::mode::Mode;
 use crate::client::core::Core;
 use crate::client::options::{MAX_TTL, Options, between};
 use crate::lease::detached::Detached;
+use crate::lease::downgrade::downgrade;
 use crate::lease::grant::Won;
-use crate::lease::janitor::Return;
-use crate::lease::state::{Held, Loss, Progress};
+use crate::lease::janitor::PendingRelease;
+use crate::lease::state::{Held, Progress};
 use crate::node::Holders;
 use crate::quorum::Broadcast;
 use crate::quorum::round::Decision;
@@ -21,7 +24,8 @@ use crate::quorum::round::Decision;
 /// A lock that is held until it expires. Released when dropped.
 ///
 /// The client renews the lease in the background every third of its TTL. The lease ends when it is
-/// [released](Lease::release), dropped, or [lost](Lease::lost).
+/// [released](Lease::release), dropped, or [lost](Lease::lost). Code that is called by the holder can
+/// hold it [again](Lease::again).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -35,12 +39,15 @@ use crate::quorum::round::Decision;
 /// ```
 #[must_use = "a lease that is dropped is released at once"]
 pub struct Lease {
-    core: Arc<Core>,
-    held: Arc<Held>,
+    pub(super) core: Arc<Core>,
+    pub(super) held: Arc<Held>,
+    /// Whether this guard still counts; see [`Held::remove_guard`].
+    counts: bool,
 }
 
 /// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Released {
     /// The lease was still held, and was released. The lock is free on nodes that confirmed. On
     /// other nodes it becomes free as soon as the client reaches them, or after its TTL. With
@@ -48,6 +55,8 @@ pub enum Released {
     Released,
     /// The lease had been lost before. Another client may have held the lock since.
     WasLost,
+    /// The lease has other guards ([`Lease::again`]) and is still held. The last guard releases it.
+    StillHeld,
 }
 
 impl Lease {
@@ -57,15 +66,62 @@ impl Lease {
         options: &Options,
         turn: Option<LocalTurn>,
     ) -> Self {
-        let held = Arc::new(Held::new(core, won, options, turn));
+        Self::keep(core, Held::new(core, won, options, turn))
+    }
+
+    /// Enters a lease into the keeper's schedule.
+    pub(super) fn keep(core: &Arc<Core>, held: Held) -> Self {
+        let held = Arc::new(held);
         core.keeper.keep(&held);
         Self {
             core: Arc::clone(core),
             held,
+            counts: true,
         }
     }
 
-    /// Returns the fencing token, which is larger than that of every earlier lease of this name.
+    /// Returns another guard of the same lease, with the same token. Sends no request. The lease is
+    /// released when its last guard is released or dropped.
+    ///
+    /// A lock is not reentrant by itself: a task that holds it and calls [`lock`](crate::Mutex::lock)
+    /// waits for itself. Pass the lease to the code that needs it, and hold it again there.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::{Client, Lease, Released};
+    ///
+    /// async fn transfer(lease: &Lease) -> Result<(), leasehold::Error> {
+    ///     let held = lease.again()?;
+    ///     // … work that may outlive the caller's guard …
+    ///     assert_eq!(held.release().await, Released::StillHeld);
+    ///     Ok(())
+    /// }
+    ///
+    /// let client = Client::in_memory();
+    /// let lease = client.mutex("accounts").lock().await?;
+    /// transfer(&lease).await?;
+    /// assert_eq!(lease.release().await, Released::Released);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lease was lost.
+    pub fn again(&self) -> Result<Self, Error> {
+        if self.held.is_lost_at(self.core.clock.now()) {
+            return Err(self.held.lost_error());
+        }
+        self.held.add_guard();
+        Ok(Self {
+            core: Arc::clone(&self.core),
+            held: Arc::clone(&self.held),
+            counts: true,
+        })
+    }
+
+    /// Returns the fencing token, which is larger than that of every earlier lease of this name. (Of
+    /// a [reader](Lease::is_shared): larger than that of every earlier writer, and smaller than that
+    /// of every later one. Readers may have their tokens in any order.)
+    ///
     /// Pass it to the resource, and let the resource refuse a token smaller than the largest that
     /// it has seen. 0 if [fencing is off](Options::without_fencing).
     ///
@@ -74,6 +130,12 @@ impl Lease {
     #[must_use]
     pub fn token(&self) -> u64 {
         self.held.token
+    }
+
+    /// Returns how the lease holds the lock.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.held.claim().mode()
     }
 
     /// Returns the short id of this lease's claim, which other clients see in
@@ -118,6 +180,61 @@ impl Lease {
     #[must_use]
     pub fn key(&self) -> &crate::Name {
         &self.held.claim().name
+    }
+
+    /// Whether this is the lease of a reader, which shares the lock with other readers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// assert!(client.rw_lock("a").read().await?.is_shared());
+    /// assert!(!client.rw_lock("b").write().await?.is_shared());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.held.claim().mode() == Mode::Shared
+    }
+
+    /// Returns the number of the permit, counted from 0, if this is the lease of a permit of a
+    /// [`Semaphore`](crate::Semaphore).
+    #[must_use]
+    pub fn permit(&self) -> Option<u32> {
+        self.held.claim().seat()?.number()
+    }
+
+    /// Makes an exclusive lease shared: other readers can join, and no writer comes in between. The
+    /// shared lease has a larger token. Its `min_hold` and `max_hold` count from when the exclusive
+    /// lease was acquired. A lease that is shared already is returned as it is.
+    ///
+    /// There is no way back: two readers that both waited to become the writer would wait for each
+    /// other forever. Release the lease and acquire another one with
+    /// [`write`](crate::RwLock::write).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let catalog = client.rw_lock("catalog");
+    /// let writing = catalog.write().await?;
+    /// // … write, then read what was written while others read it, too …
+    /// let reading = writing.downgrade().await?;
+    /// assert!(reading.is_shared() && catalog.try_read().await?.is_some());
+    /// assert!(catalog.try_write().await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lease has ended, [`Error::NoMajority`] if too few nodes confirmed the
+    /// shared lease, and [`Error::Invalid`] for a lease [without a token](Options::without_fencing) or of a permit.
+    /// After an error, the lease is released.
+    ///
+    /// Cancel safety: if the future is dropped, the client releases the lease in the background.
+    pub async fn downgrade(self) -> Result<Self, Error> {
+        match self.is_shared() {
+            _ if self.permit().is_some() => Err(Invalid::SharedPermit.into()),
+            true => Ok(self),
+            false => downgrade(self).await,
+        }
     }
 
     /// Returns the time until which the lease is valid, as far as the client knows. Each renewal
@@ -200,11 +317,12 @@ impl Lease {
     /// expires after its TTL unless a holder of its [owner value](Detached::owner) extends it.
     ///
     /// # Errors
-    /// Those of [`extend`](Lease::extend), which this may have to call. After an error, the lease
-    /// is released.
+    /// Those of [`extend`](Lease::extend), which this may have to call, and [`Error::Invalid`] if the
+    /// lease has [other guards](Lease::again). After an error, this guard is released.
     ///
     /// Cancel safety: if the future is dropped, the client releases the lease in the background.
     pub async fn detach(self) -> Result<Detached, Error> {
+        self.check_only_guard()?;
         if self.held.claim().holders() != Holders::Nobody {
             self.held.claim().set_holders(Holders::Nobody);
             self.extend().await?;
@@ -273,9 +391,13 @@ impl Lease {
     ///
     /// Cancel safety: after the first poll, the release continues in the background if the future
     /// is dropped. Before that, dropping the future drops the lease, which also releases it.
-    pub async fn release(self) -> Released {
+    pub async fn release(mut self) -> Released {
+        let is_last = self.remove_guard();
         if self.held.is_lost_at(self.core.clock.now()) {
             return Released::WasLost;
+        }
+        if !is_last {
+            return Released::StillHeld;
         }
         if self.pass_on() {
             return Released::Released;
@@ -313,8 +435,8 @@ impl Lease {
     /// # Errors
     /// [`Error::Lost`] if the lease had ended: the name is not kept. [`Error::NoMajority`] if too
     /// few nodes confirmed: the client repeats the release in the background, and on nodes where
-    /// that fails the name is free after the TTL. [`Error::Invalid`] for a period that is too long:
-    /// the lease is released.
+    /// that fails the name is free after the TTL. [`Error::Invalid`] for a period that is too long,
+    /// and if the lease has [other guards](Lease::again): this guard is released.
     ///
     /// Cancel safety: after the first poll, the release continues in the background if the future
     /// is dropped.
@@ -325,6 +447,27 @@ impl Lease {
             Duration::ZERO,
             MAX_TTL,
         )?;
+        self.keep_for(period).await
+    }
+
+    /// Releases the lease and keeps the name taken for `period`, with a result. A majority of nodes
+    /// has stored the result if this succeeds.
+    ///
+    /// Cancel safety: as above.
+    pub(crate) async fn release_with_result(
+        self,
+        bytes: &[u8],
+        at: SystemTime,
+        period: Duration,
+    ) -> Result<(), Error> {
+        self.check_only_guard()?;
+        let claim = self.held.claim();
+        claim.leave_behind(kept_result(claim.owner(), self.token(), at, bytes));
+        self.keep_for(period).await
+    }
+
+    async fn keep_for(self, period: Duration) -> Result<(), Error> {
+        self.check_only_guard()?;
         let (held, core) = (Arc::clone(&self.held), Arc::clone(&self.core));
         let now = core.clock.now();
         if held.is_lost_at(now) {
@@ -347,18 +490,56 @@ impl Lease {
     /// already ended.
     fn send_release(&self, keep_until: Option<Moment>) -> Option<Arc<Broadcast>> {
         let item = self.close(keep_until)?;
-        let broadcast = self.core.janitor.give_back(item);
+        let broadcast = self.core.janitor.release(item);
         self.held.end_turn();
         Some(broadcast)
+    }
+
+    /// Runs `work` and releases the lease. If the lease is lost before, `work` is dropped.
+    pub(crate) async fn run<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
+        let done = self.work(work).await;
+        // The lease did not protect a result that came after the deadline.
+        self.finish(done).await
+    }
+
+    /// Runs `work`. `None` if the lease is lost before, and then `work` is dropped.
+    pub(crate) async fn work<T>(&self, work: impl AsyncFnOnce(&Self) -> T) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.lost() => None,
+            value = work(self) => Some(value),
+        }
+    }
+
+    /// As [`Options::min_hold`](crate::Options::min_hold), for a lease that was acquired without.
+    pub(crate) fn set_min_hold(&self, min_hold: Duration) {
+        self.held.set_min_hold(min_hold);
+    }
+
+    /// Why the lease is over.
+    pub(crate) fn lost_error(&self) -> Error {
+        self.held.lost_error()
     }
 
     /// Releases the lease, and returns the result of the work if the lease was held until then.
     pub(crate) async fn finish<T>(self, done: Option<T>) -> Result<T, Error> {
         let held = Arc::clone(&self.held);
         match (done, self.release().await) {
-            (Some(value), Released::Released) => Ok(value),
+            (Some(value), Released::Released | Released::StillHeld) => Ok(value),
             _ => Err(held.lost_error()),
         }
+    }
+
+    pub(super) fn check_only_guard(&self) -> Result<(), Error> {
+        match self.held.has_one_guard() {
+            true => Ok(()),
+            false => Err(Invalid::OtherGuards.into()),
+        }
+    }
+
+    /// Stops counting this guard. Returns whether it was the last of its lease.
+    fn remove_guard(&mut self) -> bool {
+        std::mem::take(&mut self.counts) && self.held.remove_guard()
     }
 
     /// Passes the claim on to another task of this process that waits for it, if possible.
@@ -372,7 +553,7 @@ impl Lease {
 
     /// Removes the lease from the keeper. `None` if it had already ended; then its claim is already
     /// being released.
-    fn close(&self, keep_until: Option<Moment>) -> Option<Return> {
+    pub(super) fn close(&self, keep_until: Option<Moment>) -> Option<PendingRelease> {
         let item = self.held.close(keep_until)?;
         self.core.keeper.leave(&self.held);
         Some(item)
@@ -382,7 +563,7 @@ impl Lease {
 impl Drop for Lease {
     /// Queues the claim for release by the janitor. Does not wait.
     fn drop(&mut self) {
-        if self.pass_on() {
+        if !self.remove_guard() || self.pass_on() {
             return;
         }
         if let Some(item) = self.close(None) {
@@ -403,127 +584,4 @@ impl fmt::Debug for Lease {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::future::{Future, poll_fn};
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
-    use std::task::{Context, Poll, Waker};
-    use std::time::Duration;
-
-    use crate::lease::state::{Loss, Progress};
-    use crate::node::{Call, Node, NodeError, Verb};
-    use crate::{Client, Error, MemoryNode, Moment, TimeSource};
-
-    /// A late renewal must not bring back a lock that was released.
-    #[tokio::test]
-    async fn no_extend_is_sent_after_the_release() {
-        let client = Client::in_memory();
-        let lease = client.mutex("a").lock().await.unwrap();
-        let (core, held) = (lease.core.clone(), lease.held.clone());
-        assert!(held.start_extension(&core.nodes, &core.clock).is_some());
-        lease.release().await;
-        assert!(held.start_extension(&core.nodes, &core.clock).is_none());
-        assert!(client.mutex("a").try_lock().await.unwrap().is_some());
-    }
-
-    /// A clock that the test moves, as after a suspend: timers have not noticed yet.
-    #[derive(Clone, Default)]
-    struct Jumping(Arc<AtomicU64>);
-
-    impl TimeSource for Jumping {
-        fn now(&self) -> Moment {
-            Moment::from_origin(Duration::from_millis(self.0.load(Ordering::SeqCst)))
-        }
-
-        fn unix_us(&self) -> u64 {
-            1_800_000_000_000_000 + self.0.load(Ordering::SeqCst) * 1000
-        }
-    }
-
-    /// After the deadline the lease is lost, even if only the clock shows it, and whatever a node
-    /// answers.
-    #[tokio::test]
-    async fn an_extend_after_the_deadline_does_not_count() {
-        let clock = Jumping::default();
-        let node = MemoryNode::with_time_source("memory", Arc::new(clock.clone()));
-        clock.0.store(1, Ordering::SeqCst);
-        let builder = Client::builder().time_source(clock.clone());
-        let client = builder.custom_node(node).build().unwrap();
-        let lease = client.mutex("a").lock().await.unwrap();
-        let (core, deadline) = (lease.core.clone(), lease.deadline());
-        let extension = lease
-            .held
-            .start_extension(&core.nodes, &core.clock)
-            .unwrap();
-        clock.0.store(9_950, Ordering::SeqCst);
-        assert!(!lease.is_valid());
-        let progress = lease.held.finish_extension(&extension, &core.clock);
-        assert_eq!(progress, Progress::Over);
-        assert_eq!(lease.deadline(), deadline);
-        lease.lost().await;
-    }
-
-    /// A node that refuses every EXTEND.
-    struct Unrenewed(MemoryNode);
-
-    impl Node for Unrenewed {
-        fn label(&self) -> &str {
-            "unrenewed"
-        }
-
-        fn submit(&self, call: Call) {
-            let why = "no renewals".into();
-            match call.verb() {
-                Verb::Extend => call.answer(Err(NodeError::Refused { why })),
-                _ => self.0.submit(call),
-            }
-        }
-    }
-
-    #[tokio::test]
-    async fn a_lost_lease_reports_what_the_nodes_answered() {
-        let builder = Client::builder().custom_node(Unrenewed(MemoryNode::new("memory")));
-        let client = builder.build().unwrap();
-        let ttl = Duration::from_millis(200);
-        let mutex = client.mutex("a").with_options(|o| o.ttl(ttl));
-        let outcome = mutex.with(async |_| std::future::pending::<()>().await);
-        let error = outcome.await.unwrap_err();
-        let Error::Lost { why, nodes, .. } = &error else {
-            panic!("{error}");
-        };
-        assert_eq!((*why, nodes.len()), (Loss::NotRenewed, 1));
-        let text = error.to_string();
-        assert!(
-            text.contains("without a renewal [unrenewed: no renewals]"),
-            "{text}"
-        );
-    }
-
-    /// After a stop or a suspend, tasks may run before the keeper has noticed the deadline.
-    /// No task of the runtime runs here, so only the clock can end the work.
-    #[tokio::test]
-    async fn work_is_not_polled_again_after_the_deadline() {
-        let clock = Jumping::default();
-        let node = MemoryNode::with_time_source("memory", Arc::new(clock.clone()));
-        clock.0.store(1, Ordering::SeqCst);
-        let builder = Client::builder().time_source(clock.clone());
-        let client = builder.custom_node(node).build().unwrap();
-        let polls = AtomicU64::new(0);
-        let mutex = client.mutex("a");
-        let mut with = std::pin::pin!(mutex.with(async |_| {
-            poll_fn(|_| {
-                polls.fetch_add(1, Ordering::SeqCst);
-                Poll::<()>::Pending
-            })
-            .await;
-        }));
-        let mut cx = Context::from_waker(Waker::noop());
-        assert!(with.as_mut().poll(&mut cx).is_pending());
-        assert_eq!(polls.load(Ordering::SeqCst), 1);
-        clock.0.store(9_950, Ordering::SeqCst);
-        let Poll::Ready(Err(Error::Lost { .. })) = with.as_mut().poll(&mut cx) else {
-            panic!("the lease is lost by its deadline");
-        };
-        assert_eq!(polls.load(Ordering::SeqCst), 1, "the work was polled again");
-    }
-}
+mod tests;

@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::base::backoff::{Backoff, Pauses};
 use crate::base::clock::{Clock, Moment};
 use crate::base::name::Name;
-use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
+use crate::node::{Call, Claim, DEAD_AFTER, HANDED_OVER, Node, NodeError, Tally, Verb, Vote};
 use crate::quorum::{Broadcast, NodeSet, Question};
 
-const FIRST_RETRY: Duration = Duration::from_millis(20);
-const LONGEST_RETRY: Duration = Duration::from_secs(1);
+/// The pauses before a release is repeated.
+const RETRIES: Pauses = Pauses::doubling(Duration::from_millis(20), Duration::from_secs(1));
 
 /// A handle for the janitor's task. When it is dropped, the task sends the outstanding releases and
 /// ends.
@@ -30,6 +31,8 @@ pub(crate) struct Janitor {
 struct Shared {
     nodes: Arc<[Arc<dyn Node>]>,
     clock: Clock,
+    /// For the jitter of repeats.
+    seed: u64,
     queue: Mutex<Queue>,
     /// How many releases are in the queue, or were taken from it and not sent yet.
     queued: AtomicUsize,
@@ -46,7 +49,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    returns: VecDeque<Return>,
+    releases: VecDeque<PendingRelease>,
     /// The key is when the repeat is due, and a number that makes it unique.
     repeats: BTreeMap<(Moment, u64), Repeat>,
     next_number: u64,
@@ -55,7 +58,7 @@ struct Queue {
 }
 
 /// A claim to release.
-pub(crate) struct Return {
+pub(crate) struct PendingRelease {
     pub(crate) claim: Arc<Claim>,
     /// Until when the name stays taken.
     pub(crate) keep_until: Option<Moment>,
@@ -63,9 +66,25 @@ pub(crate) struct Return {
     /// Nodes that certainly do not have the claim.
     pub(crate) skip: NodeSet,
     /// Nodes that have answered all earlier requests for the claim.
-    pub(crate) settled: NodeSet,
+    pub(crate) nothing_in_flight: NodeSet,
     /// When the claim has expired on all nodes.
     pub(crate) until: Moment,
+}
+
+impl PendingRelease {
+    /// Creates the release, on all nodes, of a claim whose last request was sent at `last_sent` or
+    /// before. What that request set has expired a TTL later. A claim that may stand in line leaves
+    /// it after `DEAD_AFTER`, and a lock that was handed over to it by then after `HANDED_OVER`.
+    pub(crate) fn new(claim: Arc<Claim>, timeout: Duration, last_sent: Moment) -> Self {
+        Self {
+            until: last_sent + claim.ttl.max(DEAD_AFTER + HANDED_OVER) + timeout,
+            claim,
+            keep_until: None,
+            timeout,
+            skip: NodeSet::default(),
+            nothing_in_flight: NodeSet::default(),
+        }
+    }
 }
 
 /// A release that a node did not confirm, to be repeated.
@@ -76,10 +95,11 @@ struct Repeat {
 
 impl Janitor {
     /// Starts the janitor's task on the current runtime.
-    pub(crate) fn start(nodes: Arc<[Arc<dyn Node>]>, clock: Clock) -> Self {
+    pub(crate) fn start(nodes: Arc<[Arc<dyn Node>]>, clock: Clock, seed: u64) -> Self {
         let shared = Arc::new(Shared {
             nodes,
             clock,
+            seed,
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
             sending: Mutex::default(),
@@ -95,9 +115,9 @@ impl Janitor {
     }
 
     /// Queues a claim for release. Does no I/O and never blocks.
-    pub(crate) fn post(&self, item: Return) {
+    pub(crate) fn post(&self, item: PendingRelease) {
         self.shared.owe(1);
-        self.shared.post(|queue| queue.returns.push_back(item));
+        self.shared.post(|queue| queue.releases.push_back(item));
     }
 
     /// Sends the queued releases that an acquire of this name must not overtake. A node processes
@@ -105,7 +125,7 @@ impl Janitor {
     pub(crate) fn send_queued(&self, name: &Name) {
         let shared = &self.shared;
         if shared.queued.load(Ordering::Acquire) > 0 {
-            shared.send_returns();
+            shared.send_releases();
             // A node that is known to fail gets its repeat when that is due.
             let repeats: Vec<_> = {
                 let queue = shared.queue();
@@ -122,7 +142,7 @@ impl Janitor {
 
     /// Releases a claim now. The caller may wait for the votes. In any case, the janitor repeats
     /// the release on nodes that fail.
-    pub(crate) fn give_back(&self, item: Return) -> Arc<Broadcast> {
+    pub(crate) fn release(&self, item: PendingRelease) -> Arc<Broadcast> {
         release(&self.shared, item)
     }
 
@@ -183,12 +203,12 @@ impl Shared {
     }
 
     /// Sends the releases of all queued claims.
-    fn send_returns(self: &Arc<Self>) {
+    fn send_releases(self: &Arc<Self>) {
         loop {
             let _sending = self.sending();
             // The queue must not be locked while a call is submitted: the node may answer
             // immediately with an error, and the repeat is then queued.
-            let Some(item) = self.queue().returns.pop_front() else {
+            let Some(item) = self.queue().releases.pop_front() else {
                 return;
             };
             release(self, item);
@@ -205,7 +225,7 @@ impl Shared {
             let Some(Repeat { node, releasing }) = repeat else {
                 continue;
             };
-            let (verb, timeout) = (releasing.verb(), releasing.timeout);
+            let (verb, timeout) = (releasing.repeated_verb(node), releasing.timeout);
             let claim = Arc::clone(&releasing.claim);
             self.nodes[node].submit(Call::new(verb, claim, timeout, releasing, node));
             self.queued.fetch_sub(1, Ordering::AcqRel);
@@ -221,8 +241,8 @@ impl Shared {
     }
 }
 
-fn release(shared: &Arc<Shared>, item: Return) -> Arc<Broadcast> {
-    item.claim.give_back();
+fn release(shared: &Arc<Shared>, item: PendingRelease) -> Arc<Broadcast> {
+    item.claim.mark_released();
     shared.owe(shared.nodes.len() - item.skip.len());
     let releasing = Arc::new(Releasing {
         shared: Arc::clone(shared),
@@ -230,14 +250,15 @@ fn release(shared: &Arc<Shared>, item: Return) -> Arc<Broadcast> {
         claim: Arc::clone(&item.claim),
         timeout: item.timeout,
         until: item.until,
-        failures: AtomicUsize::new(0),
+        without_result: Mutex::default(),
+        backoff: Mutex::new(Backoff::new(RETRIES, shared.seed ^ item.claim.token)),
     });
     let question = Question {
         verb: releasing.verb(),
         claim: &item.claim,
         timeout: item.timeout,
         skip: item.skip,
-        settled: item.settled,
+        nothing_in_flight: item.nothing_in_flight,
         also: Some(releasing),
     };
     Broadcast::send(&shared.nodes, question)
@@ -250,7 +271,9 @@ struct Releasing {
     claim: Arc<Claim>,
     timeout: Duration,
     until: Moment,
-    failures: AtomicUsize,
+    /// The nodes that have no room for the result.
+    without_result: Mutex<NodeSet>,
+    backoff: Mutex<Backoff>,
 }
 
 impl Releasing {
@@ -264,6 +287,26 @@ impl Releasing {
             keep: keep.filter(|keep| !keep.is_zero()),
         }
     }
+
+    /// The request to a node that has failed. A node that has no room for the result cannot store it,
+    /// but it can release the lock, so that the next in line runs.
+    fn repeated_verb(&self, node: usize) -> Verb {
+        match self.without_result().contains(node) {
+            true => Verb::Release { keep: None },
+            false => self.verb(),
+        }
+    }
+
+    fn without_result(&self) -> MutexGuard<'_, NodeSet> {
+        let nodes = self.without_result.lock();
+        nodes.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long to wait before the next repeat.
+    fn pause(&self) -> Duration {
+        let backoff = self.backoff.lock();
+        backoff.unwrap_or_else(PoisonError::into_inner).pause()
+    }
 }
 
 impl Tally for Releasing {
@@ -271,9 +314,11 @@ impl Tally for Releasing {
         let Err(error) = answer else {
             return self.shared.confirm(1);
         };
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed).min(16);
-        let pause = FIRST_RETRY.saturating_mul(1 << failures).min(LONGEST_RETRY);
-        let at = self.shared.clock.now() + pause;
+        if error == NodeError::OutOfMemory && self.claim.has_result() {
+            let mut nodes = self.without_result();
+            *nodes = nodes.union([node].into_iter().collect());
+        }
+        let at = self.shared.clock.now() + self.pause();
         if at >= self.until {
             // The claim has expired, or will before a repeat could help.
             return self.shared.confirm(1);
@@ -301,12 +346,12 @@ impl Drop for TaskGuard {
     fn drop(&mut self) {
         let mut queue = self.shared.queue();
         queue.abandoned = true;
-        let (returns, repeats) = (
-            std::mem::take(&mut queue.returns),
+        let (releases, repeats) = (
+            std::mem::take(&mut queue.releases),
             std::mem::take(&mut queue.repeats),
         );
         drop(queue);
-        let dropped = returns.len() + repeats.len();
+        let dropped = releases.len() + repeats.len();
         if dropped > 0 {
             self.shared.queued.fetch_sub(dropped, Ordering::AcqRel);
             self.shared.confirm(dropped);
@@ -317,7 +362,7 @@ impl Drop for TaskGuard {
 async fn run(guard: TaskGuard) {
     let shared = &guard.shared;
     loop {
-        shared.send_returns();
+        shared.send_releases();
         let due = ..=(shared.clock.now(), u64::MAX);
         let due = shared
             .queue()
@@ -338,6 +383,25 @@ async fn run(guard: TaskGuard) {
             biased;
             () = shared.posted.notified() => {}
             () = shared.clock.sleep_until(next.unwrap_or(Moment::FAR)), if next.is_some() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_is_repeated_until_no_node_can_have_the_claim() {
+        let now = Moment::from_nanos(1);
+        let timeout = Duration::from_millis(20);
+        for (ttl, lasts) in [
+            (Duration::from_millis(100), DEAD_AFTER + HANDED_OVER),
+            (Duration::from_secs(60), Duration::from_secs(60)),
+        ] {
+            let claim = Arc::new(Claim::new(Name::new("a").unwrap(), *b"x", 16, ttl));
+            let release = PendingRelease::new(claim, timeout, now);
+            assert_eq!(release.until, now + lasts + timeout, "{ttl:?}");
         }
     }
 }

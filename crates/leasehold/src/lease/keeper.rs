@@ -14,8 +14,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::base::clock::{Clock, Moment};
+use crate::base::error::Loss;
 use crate::client::core::Closing;
-use crate::lease::state::{Extension, Held, Loss, Progress};
+use crate::lease::state::{Extension, Held, Progress};
 use crate::node::Node;
 
 /// If another renewal is due, renewals that are due within this time are sent with it.

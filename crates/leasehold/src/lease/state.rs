@@ -1,9 +1,8 @@
 //! A lease while it is held: what its guard and the keeper share.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,40 +10,24 @@ use tokio::sync::Notify;
 
 use crate::acquire::local_queue::LocalTurn;
 use crate::base::clock::{Clock, Moment};
-use crate::base::error::{Error, Story};
+use crate::base::error::{Error, Loss, NodeOutcome};
 use crate::base::name::Name;
 use crate::client::core::Core;
 use crate::client::options::Options;
 use crate::lease::grant::{Grant, Won, least_left};
-use crate::lease::janitor::Return;
-use crate::node::{Claim, Holders, Node, Verb, Vote};
+use crate::lease::janitor::PendingRelease;
+use crate::node::{Claim, Holders, Node, Verb, Vote, majority};
 use crate::planted;
 use crate::quorum::round::{Decision, Round};
 use crate::quorum::{Broadcast, Question};
 
-/// The states of a lease. Others are a [`Loss`].
+/// The states of a lease. Larger numbers say why it was lost: [`FIRST_LOSS`] and the place of the
+/// reason in [`LOSSES`].
 const HELD: u8 = 0;
 const CLOSED: u8 = 1;
+const FIRST_LOSS: u8 = 2;
 
-/// Why a lease was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-#[repr(u8)]
-pub enum Loss {
-    /// Its deadline came, and not enough nodes had confirmed a renewal.
-    NotRenewed = 2,
-    /// A majority of nodes says that it is over: another client has acquired the lock (which
-    /// one, says [`Error::holder`]), or the nodes lost their memory.
-    TakenAway,
-    /// Its lock was released by another than its holder, and nobody has acquired it since:
-    /// [`break_lock`](crate::Client::break_lock), or a release with its owner value.
-    Broken,
-    /// It had been held for [`max_hold`](crate::Options::max_hold).
-    MaxHold,
-    /// The runtime whose task renewed it has shut down.
-    RuntimeEnded,
-}
-
+/// All reasons, in the order of their declaration.
 const LOSSES: [Loss; 5] = [
     Loss::NotRenewed,
     Loss::TakenAway,
@@ -53,19 +36,7 @@ const LOSSES: [Loss; 5] = [
     Loss::RuntimeEnded,
 ];
 
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotRenewed => "its deadline passed without a renewal",
-            Self::TakenAway => "another client acquired the lock, or the nodes lost their memory",
-            Self::Broken => "the lock was broken",
-            Self::MaxHold => "it was held for as long as `max_hold` allows",
-            Self::RuntimeEnded => "the runtime that renewed it has shut down",
-        })
-    }
-}
-
-/// Why a claim is over that a majority of nodes does not extend any more. Only a release raises
+/// Returns why a claim has ended that a majority of nodes no longer extends. Only a release raises
 /// the fence to one above the claim's token: tokens of claims are multiples of
 /// [`BLOCK`](crate::acquire::proposer::BLOCK).
 pub(crate) fn taken_away(claim: &Claim, round: &Round) -> Loss {
@@ -73,8 +44,8 @@ pub(crate) fn taken_away(claim: &Claim, round: &Round) -> Loss {
         fence: claim.token + 1,
     };
     let said = |so: &dyn Fn(&Vote) -> bool| {
-        let mut stories = round.stories().iter();
-        stories.any(|story| matches!(story, Story::Voted(vote) if so(vote)))
+        let mut outcomes = round.outcomes().iter();
+        outcomes.any(|outcome| matches!(outcome, NodeOutcome::Voted(vote) if so(vote)))
     };
     let held = said(&|vote| matches!(vote, Vote::Held { .. }));
     match said(&|vote| *vote == released) && !held {
@@ -83,45 +54,48 @@ pub(crate) fn taken_away(claim: &Claim, round: &Round) -> Loss {
     }
 }
 
-/// What the keeper and the guard share about a lease.
+/// The state of a lease that the keeper and the guard share.
 pub(crate) struct Held {
     pub(crate) id: u64,
-    /// Where the lease stands in the keeper's schedule; guarded by the schedule's lock.
+    /// The position of the lease in the keeper's schedule; protected by the schedule's lock.
     pub(crate) due: AtomicU64,
     core: Weak<Core>,
     /// The name as the caller gave it.
     pub(crate) name: Name,
     pub(crate) grant: Arc<Grant>,
-    /// That of the claim, or a later one of its block.
+    /// The token of the claim, or a later one of its block.
     pub(crate) token: u64,
-    /// What this holder has to give to the next of this process.
+    /// The turn of this process for the name, which passes to the next task.
     turn: Mutex<Option<LocalTurn>>,
     renewal: bool,
-    /// The name stays taken until then.
-    keep_until: Option<Moment>,
-    /// The lease does not go on beyond this.
+    taken_at: Moment,
+    /// Until when the name stays taken after a release.
+    keep_until: OnceLock<Moment>,
+    /// The end of the lease, even if it is renewed.
     max_until: Moment,
-    /// [`HELD`], [`CLOSED`], or why it was lost.
+    /// [`HELD`], [`CLOSED`], or the reason for the loss.
     state: AtomicU8,
+    /// How many guards there are; see [`Lease::again`](crate::Lease::again).
+    guards: AtomicUsize,
     lost: Notify,
     #[cfg(feature = "cancellation")]
     pub(crate) cancellation: tokio_util::sync::CancellationToken,
 }
 
-/// An EXTEND on its way.
+/// An EXTEND that was sent.
 #[derive(Clone)]
 pub(crate) struct Extension {
     pub(crate) broadcast: Arc<Broadcast>,
     sent_at: Moment,
 }
 
-/// What an EXTEND came to.
+/// The result of an EXTEND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     Extended,
-    /// Unknown is a state: a lost reply is neither yes nor no.
+    /// No majority has answered. A lost reply is neither yes nor no.
     Unknown,
-    /// The lease is lost or was given back.
+    /// The lease was lost or released.
     Over,
 }
 
@@ -132,22 +106,56 @@ impl Held {
         options: &Options,
         turn: Option<LocalTurn>,
     ) -> Self {
-        let since = won.taken_at;
+        let taken_at = won.taken_at;
         let max_until = options
             .max_hold
-            .map_or(Moment::FAR, |max_hold| since + max_hold);
-        Self {
+            .map_or(Moment::FAR, |max_hold| taken_at + max_hold);
+        let held = Self {
             id: core.next_id(),
             due: AtomicU64::new(0),
             core: Arc::downgrade(core),
             name: core.name_of(&won.grant.claim.name),
             renewal: options.renewal,
-            keep_until: (!options.min_hold.is_zero()).then(|| since + options.min_hold),
+            taken_at,
+            keep_until: OnceLock::new(),
             max_until,
             state: AtomicU8::new(HELD),
+            guards: AtomicUsize::new(1),
             lost: Notify::new(),
             token: won.token,
             turn: Mutex::new(turn),
+            grant: won.grant,
+            #[cfg(feature = "cancellation")]
+            cancellation: tokio_util::sync::CancellationToken::new(),
+        };
+        held.set_min_hold(options.min_hold);
+        held
+    }
+
+    /// Keeps the name taken for this long from when the lease began, even if the lease is released
+    /// earlier. The first time counts.
+    pub(crate) fn set_min_hold(&self, min_hold: Duration) {
+        if !min_hold.is_zero() {
+            let _ = self.keep_until.set(self.taken_at + min_hold);
+        }
+    }
+
+    /// The lease of a claim that replaces this one's, on the same terms.
+    pub(crate) fn continued_by(&self, core: &Arc<Core>, won: Won) -> Self {
+        Self {
+            id: core.next_id(),
+            due: AtomicU64::new(0),
+            core: Weak::clone(&self.core),
+            name: self.name.clone(),
+            renewal: self.renewal,
+            taken_at: self.taken_at,
+            keep_until: self.keep_until.clone(),
+            max_until: self.max_until,
+            state: AtomicU8::new(HELD),
+            guards: AtomicUsize::new(1),
+            lost: Notify::new(),
+            token: won.token,
+            turn: Mutex::new(None),
             grant: won.grant,
             #[cfg(feature = "cancellation")]
             cancellation: tokio_util::sync::CancellationToken::new(),
@@ -162,19 +170,37 @@ impl Held {
         self.grant.deadline().min(self.max_until)
     }
 
+    /// Whether the time of [`max_hold`](crate::Options::max_hold) is over.
+    pub(crate) fn is_over_max_hold(&self, now: Moment) -> bool {
+        now >= self.max_until
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.state.load(Ordering::Acquire) == HELD
     }
 
-    /// Why it was lost, if it was.
+    pub(crate) fn add_guard(&self) {
+        self.guards.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Removes a guard. Returns whether it was the last.
+    pub(crate) fn remove_guard(&self) -> bool {
+        self.guards.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    pub(crate) fn has_one_guard(&self) -> bool {
+        self.guards.load(Ordering::Acquire) == 1
+    }
+
+    /// Returns why the lease was lost. `None` if it was not lost.
     pub(crate) fn loss(&self) -> Option<Loss> {
         let state = self.state.load(Ordering::Acquire);
-        let lost = |loss: &Loss| *loss as u8 == state;
-        LOSSES.into_iter().find(lost)
+        let place = state.checked_sub(FIRST_LOSS)?;
+        LOSSES.get(usize::from(place)).copied()
     }
 
     /// Whether the lease is lost. The clock decides, not the keeper: after this process was
-    /// stopped, its tasks may run before the keeper's does.
+    /// stopped, other tasks may run before the keeper's task.
     pub(crate) fn is_lost_at(&self, now: Moment) -> bool {
         if self.is_open() && now >= self.deadline() {
             self.lose(self.loss_at_deadline());
@@ -184,7 +210,7 @@ impl Held {
 
     /// Resolves when the lease is lost. Reads the clock on every poll.
     ///
-    /// Cancel safety: leaves nothing behind.
+    /// Cancel safety: dropping the future has no effect.
     pub(crate) async fn lost(&self, clock: &Clock) {
         let mut signal = std::pin::pin!(self.lost_signal(clock));
         let by_flag = planted::on(planted::Bug::LostByFlag);
@@ -195,8 +221,8 @@ impl Held {
         .await;
     }
 
-    /// Wakes its task when the keeper says that the lease is lost, and at the deadline: the
-    /// keeper's runtime may not be running.
+    /// Wakes the task when the keeper reports the loss, and at the deadline, because the keeper's
+    /// runtime may not be running.
     async fn lost_signal(&self, clock: &Clock) {
         loop {
             let mut lost = std::pin::pin!(self.lost.notified());
@@ -218,8 +244,8 @@ impl Held {
         self.renewal && self.deadline() < self.max_until
     }
 
-    /// The lost signal fires so long before the deadline that the holder hears it
-    /// before the deadline can pass.
+    /// Returns when the lost signal fires: early enough that the holder is notified before the
+    /// deadline passes.
     pub(crate) fn lost_at(&self) -> Moment {
         if planted::on(planted::Bug::LostTooLate) {
             return self.deadline();
@@ -240,12 +266,12 @@ impl Held {
         (self.claim().ttl / 20).min(Duration::from_millis(250))
     }
 
-    /// Sends an EXTEND to all nodes: a majority of all N must agree, not of those that
-    /// granted the lease. `None` if the lease is over.
+    /// Sends an EXTEND to all nodes. A majority of all N must agree, not of those that granted the
+    /// lease. `None` if the lease has ended.
     ///
-    /// The lock makes this and giving back take turns. A lease ends before its return is
-    /// made out, so no EXTEND is sent after its RELEASE; and a return that is made out
-    /// afterwards knows of this EXTEND.
+    /// The lock on `rounds` excludes a release at the same time. A lease ends before its
+    /// [`PendingRelease`] is created, so no EXTEND is sent after its RELEASE; and a release that is
+    /// created afterwards takes this EXTEND into account.
     pub(crate) fn start_extension(
         &self,
         nodes: &[Arc<dyn Node>],
@@ -255,7 +281,7 @@ impl Held {
         if !self.is_open() {
             return None;
         }
-        // Before the first byte is sent.
+        // Read before the first byte is sent.
         let sent_at = clock.now();
         let question = Question::new(Verb::Extend, self.claim(), self.grant.timeout);
         let broadcast = Broadcast::send(nodes, question);
@@ -263,16 +289,16 @@ impl Held {
         Some(Extension { broadcast, sent_at })
     }
 
-    /// Takes note of what an EXTEND came to.
+    /// Applies the result of an EXTEND.
     pub(crate) fn finish_extension(&self, extension: &Extension, clock: &Clock) -> Progress {
         let now = clock.now();
-        // Past the deadline the lease is lost, whatever a server says later.
+        // After the deadline the lease is lost, whatever a node answers.
         if !self.is_open() || now >= self.deadline() {
             self.lose(self.loss_at_deadline());
             return Progress::Over;
         }
         let decision = extension.broadcast.with_round(Round::decision);
-        // The second is a planted bug, or nothing.
+        // The second condition is a planted bug. It is false without that feature.
         if decision == Some(Decision::Carried) || self.is_carried_by_subset(extension) {
             if self.grant.extended(extension.sent_at, now) {
                 return Progress::Extended;
@@ -290,14 +316,14 @@ impl Held {
             return false;
         }
         let untouched = self.grant.rounds().untouched_before();
-        let nodes = extension.broadcast.with_round(|r| r.stories().len());
+        let nodes = extension.broadcast.with_round(|r| r.outcomes().len());
         let subset = (0..nodes).filter(|node| !untouched.contains(*node));
-        extension.broadcast.granted().len() >= Round::majority(subset.count())
+        extension.broadcast.granted().len() >= majority(subset.count())
     }
 
-    /// The lease is lost: tells the holder, and gives back what is left of it.
+    /// Marks the lease as lost, notifies the holder, and queues the claim for release.
     pub(crate) fn lose(&self, why: Loss) {
-        if !self.end(why as u8) {
+        if !self.end(FIRST_LOSS + why as u8) {
             return;
         }
         tracing::warn!(name = %self.claim().name, token = self.token, %why, "lease lost");
@@ -306,7 +332,7 @@ impl Held {
         self.cancellation.cancel();
         if let Some(core) = self.core.upgrade() {
             core.keeper.leave(self);
-            core.janitor.post(self.to_return(None));
+            core.janitor.post(self.to_release(None));
         }
         self.end_turn();
     }
@@ -318,16 +344,16 @@ impl Held {
             .take()
     }
 
-    /// Ends the lease in order by passing its claim on to the next of this process who waits
-    /// for it. `None` if nobody does, or if so little is left of it, or it has been passed on
-    /// so often, that it had better be given back.
+    /// Ends the lease by passing its claim on to the next task of this process that waits for it.
+    /// `None` if no task waits, or if the claim should be released instead: because too little of
+    /// it is left, or because it has been passed on too often.
     pub(crate) fn pass_on(&self, now: Moment) -> Option<()> {
-        // Without a token there is none to count on with.
-        let plain = self.keep_until.is_none()
+        // Each task gets the next token, so a claim without a token cannot be passed on.
+        let plain = self.keep_until.get().is_none()
             && self.claim().holders() == Holders::ThisProcess
             && self.claim().is_fenced();
         let left = self.deadline().saturating_duration_since(now);
-        // Of one that was handed over and is about to be extended, little is left.
+        // A lease that was handed over and is about to be extended has little time left.
         let handed_over =
             self.renews() && self.grant.renew_at() < self.grant.won_at + self.claim().ttl / 3;
         let least = match handed_over {
@@ -341,7 +367,7 @@ impl Held {
         let passes = self.token - self.claim().token;
         turn.as_ref()
             .filter(|turn| turn.is_wanted(self.grant.won_at, passes, now))?;
-        // Ended first, so that this holder adds no request to the grant any more.
+        // Ended first, so that this holder adds no more requests to the grant.
         if !self.end(CLOSED) {
             return None;
         }
@@ -356,7 +382,7 @@ impl Held {
         Some(())
     }
 
-    /// Why it is lost when its deadline has come.
+    /// Returns why the lease is lost when its deadline has passed.
     pub(crate) fn loss_at_deadline(&self) -> Loss {
         match self.deadline() < self.max_until {
             true => Loss::NotRenewed,
@@ -364,31 +390,31 @@ impl Held {
         }
     }
 
-    /// Ends the lease one way or the other; only the first to end it gets `true`.
+    /// Ends the lease. Returns `true` only for the first call.
     fn end(&self, how: u8) -> bool {
         self.state
             .compare_exchange(HELD, how, Ordering::AcqRel, Ordering::Acquire)
             .is_ok()
     }
 
-    /// Ends the lease in order; what is to be given back. `None` if it was over already, in
-    /// which case it is being given back.
-    /// The name stays taken until `keep_until`, or for as long as the options say.
-    pub(crate) fn close(&self, keep_until: Option<Moment>) -> Option<Return> {
-        let keep_until = keep_until.max(self.keep_until);
-        self.end(CLOSED).then(|| self.to_return(keep_until))
+    /// Ends the lease and returns the release to send. `None` if the lease had already ended; then
+    /// its release is already on its way. The name stays taken until `keep_until`, or as long as
+    /// the options say, whichever is later.
+    pub(crate) fn close(&self, keep_until: Option<Moment>) -> Option<PendingRelease> {
+        let keep_until = keep_until.max(self.keep_until.get().copied());
+        self.end(CLOSED).then(|| self.to_release(keep_until))
     }
 
-    /// The next of this process may try. After what there is to give back has been sent.
+    /// Lets the next task of this process try. Call it after the release was sent.
     pub(crate) fn end_turn(&self) {
         drop(self.take_turn());
     }
 
-    fn to_return(&self, keep_until: Option<Moment>) -> Return {
-        self.grant.to_return(keep_until)
+    fn to_release(&self, keep_until: Option<Moment>) -> PendingRelease {
+        self.grant.to_release(keep_until)
     }
 
-    /// Why the lease is over, with what the nodes said to its last renewal.
+    /// Creates the error for a lost lease, with the answers of the nodes to its last renewal.
     pub(crate) fn lost_error(&self) -> Error {
         let renewal = self.grant.rounds().last_renewal();
         let core = self.core.upgrade();
@@ -396,7 +422,7 @@ impl Held {
         Error::Lost {
             name: self.name.clone(),
             token: self.token,
-            // One that was lost without notice had been released by another.
+            // If no loss was recorded, another client released the lease.
             why: self.loss().unwrap_or(Loss::TakenAway),
             nodes: nodes.map_or_else(Vec::new, |(core, renewal)| core.answers(&renewal)),
         }

@@ -3,17 +3,20 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 #[cfg(doc)]
-use super::{Node, rules};
-use super::{NodeError, Vote};
+use super::Node;
+use super::seat::Seat;
+use super::{Mode, NodeError, Vote};
+use crate::base::holder::{kept_value, owner_mode};
 use crate::base::name::Name;
 
-/// One attempt to acquire a lock: its name, owner value and token.
+/// One attempt to acquire a lock: its name, mode, owner value and token.
 pub struct Claim {
     pub(crate) name: Name,
+    mode: Mode,
     pub(crate) owner: Box<[u8]>,
     pub(crate) token: u64,
     pub(crate) ttl: Duration,
@@ -21,13 +24,18 @@ pub struct Claim {
     made: Option<Tick>,
     on_one_node: bool,
     waited: AtomicBool,
-    given_back: AtomicBool,
+    released: AtomicBool,
     holders: Mutex<Holders>,
+    /// What a release that keeps the name leaves there, if that is a result.
+    left_behind: OnceLock<Vec<u8>>,
+    replaces: Option<Box<[u8]>>,
+    seat: Option<Seat>,
 }
 
 /// The processes that hold a claim. The claim ends when all of them are dead, on nodes that can
 /// tell.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Holders {
     /// The process that acquired it.
     #[default]
@@ -39,20 +47,56 @@ pub enum Holders {
 }
 
 impl Claim {
-    /// Creates a claim, for tests of a node. Clients create their own claims.
+    /// Creates a claim, for tests of a node. Clients create their own claims. The owner value
+    /// contains the mode.
     #[must_use]
     pub fn new(name: Name, owner: impl Into<Box<[u8]>>, token: u64, ttl: Duration) -> Self {
+        let owner = owner.into();
         Self {
+            seat: Seat::of_permit(&name),
             name,
-            owner: owner.into(),
+            mode: owner_mode(&owner),
+            owner,
             token,
             ttl,
             made: None,
             on_one_node: false,
             waited: AtomicBool::new(false),
-            given_back: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             holders: Mutex::default(),
+            left_behind: OnceLock::new(),
+            replaces: None,
         }
+    }
+
+    /// Sets the owner value of the exclusive claim that this shared claim takes over. EXTEND of
+    /// this claim replaces the lock of that claim, so that no writer can come between the two. That
+    /// claim must send no request any more.
+    #[must_use]
+    pub fn replacing(mut self, owner: impl Into<Box<[u8]>>) -> Self {
+        self.replaces = Some(owner.into());
+        self
+    }
+
+    /// Returns the owner value of the exclusive claim that this shared claim takes over, if any.
+    #[must_use]
+    pub fn replaces(&self) -> Option<&[u8]> {
+        self.replaces.as_deref()
+    }
+
+    /// Makes the claim one of a semaphore.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_seat(mut self, seat: Seat) -> Self {
+        self.seat = Some(seat);
+        self
+    }
+
+    /// What the claim has to do with a semaphore, if it is for a permit, or for a place in line.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn seat(&self) -> Option<&Seat> {
+        self.seat.as_ref()
     }
 
     /// Marks the claim as created now: no request for it was sent before.
@@ -62,7 +106,10 @@ impl Claim {
     }
 
     /// Whether this client sent all requests for this claim, and sent them after `tick`.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "redis", feature = "planted-bugs")),
+        allow(dead_code)
+    )]
     pub(crate) fn is_only_since(&self, tick: Tick) -> bool {
         self.made.is_some_and(|made| made > tick) && self.holders() == Holders::ThisProcess
     }
@@ -86,9 +133,36 @@ impl Claim {
     }
 
     /// Whether the claim has waited in line. Then other claims may wait there, too.
-    #[must_use]
-    pub fn has_waited(&self) -> bool {
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    pub(crate) fn has_waited(&self) -> bool {
         self.waited.load(Ordering::Acquire)
+    }
+
+    /// Sets the value that a release that keeps the name leaves there: one with a result.
+    pub(crate) fn leave_behind(&self, value: Vec<u8>) {
+        let _ = self.left_behind.set(value);
+    }
+
+    /// Lets a claim leave the same result as another: for nodes that make a claim of their own for
+    /// each request.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_result_of(self, other: &Self) -> Self {
+        if let Some(value) = other.left_behind.get() {
+            self.leave_behind(value.clone());
+        }
+        self
+    }
+
+    /// Whether a release that keeps the name leaves a result there.
+    pub(crate) fn has_result(&self) -> bool {
+        self.left_behind.get().is_some()
+    }
+
+    /// The value that the name has while a release keeps it. It has no secret.
+    pub(crate) fn kept_value(&self) -> Vec<u8> {
+        let result = self.left_behind.get().cloned();
+        result.unwrap_or_else(|| kept_value(&self.owner))
     }
 
     pub(crate) fn set_holders(&self, holders: Holders) {
@@ -106,21 +180,27 @@ impl Claim {
     }
 
     /// Marks the claim as released. From now on, no ACQUIRE, WAIT or EXTEND of it may be sent.
-    pub(crate) fn give_back(&self) {
-        self.given_back.store(true, Ordering::Release);
+    pub(crate) fn mark_released(&self) {
+        self.released.store(true, Ordering::Release);
     }
 
     /// Whether the claim is being released. If a node has deferred an ACQUIRE, WAIT or EXTEND of it
     /// (for example to send it again), it must not send it any more.
     #[must_use]
-    pub fn is_given_back(&self) -> bool {
-        self.given_back.load(Ordering::Acquire)
+    pub fn is_released(&self) -> bool {
+        self.released.load(Ordering::Acquire)
     }
 
     /// The key of the lock.
     #[must_use]
     pub fn name(&self) -> &Name {
         &self.name
+    }
+
+    /// How the claim holds the lock.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// The value of the lock. It identifies the attempt, and with it the token. It is a secret: a
@@ -173,16 +253,20 @@ impl fmt::Debug for Claim {
 }
 
 /// What a request asks a node to do with a [`Claim`].
+///
+/// A node answers a verb that it does not know with [`NodeError::Refused`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verb {
-    /// Acquire the lock: [`rules::acquire`].
+    /// Acquire the lock, if it is free and the token is above the fence.
     Acquire,
-    /// Wait in line for the lock, or stay in line: [`rules::wait`]. Clients send it again every 1.1
-    /// s, or every 2.2 s with 100 or more waiters ahead.
+    /// Wait in line for the lock, or stay in line. Clients send it again every 1.1 s, or every 2.2 s
+    /// with 100 or more waiters ahead.
     Wait,
-    /// Renew the lock for another TTL: [`rules::extend`].
+    /// Renew the lock for another TTL.
     Extend,
-    /// Release the lock, or leave the line: [`rules::release`].
+    /// Release the lock, or leave the line. No request of the claim that arrives later may acquire
+    /// the lock.
     Release {
         /// Keep the name taken for this time, without an owner.
         keep: Option<Duration>,
@@ -194,7 +278,7 @@ pub struct Call {
     verb: Verb,
     claim: Arc<Claim>,
     timeout: Duration,
-    settled: bool,
+    nothing_in_flight: bool,
     ballot: Ballot,
 }
 
@@ -210,13 +294,13 @@ impl Call {
             verb,
             claim,
             timeout,
-            settled: false,
+            nothing_in_flight: false,
             ballot: Ballot { to: Some(to), node },
         }
     }
 
-    pub(crate) fn settled(mut self, settled: bool) -> Self {
-        self.settled = settled;
+    pub(crate) fn with_nothing_in_flight(mut self, so: bool) -> Self {
+        self.nothing_in_flight = so;
         self
     }
 
@@ -224,8 +308,8 @@ impl Call {
     /// claim, and the last one with [`Vote::Granted`]. Then no request can arrive late, and a
     /// release need not raise the fence against late requests.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.settled
+    pub fn nothing_in_flight(&self) -> bool {
+        self.nothing_in_flight
     }
 
     /// What the request asks for.
@@ -252,7 +336,7 @@ impl Call {
     }
 
     /// Creates a release of the same claim. Its answer is ignored.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "planted-bugs"))]
     pub(crate) fn release_unheard(&self) -> Self {
         let verb = Verb::Release { keep: None };
         let claim = Arc::clone(&self.claim);
@@ -285,9 +369,9 @@ impl Call {
         F: FnOnce(Self, Result<Vote, NodeError>) + Send + 'static,
     {
         let (verb, claim) = (self.verb, Arc::clone(&self.claim));
-        let (timeout, settled) = (self.timeout, self.settled);
+        let (timeout, nothing_in_flight) = (self.timeout, self.nothing_in_flight);
         let relay = Arc::new(Relay(Mutex::new(Some((self, then)))));
-        Self::new(verb, claim, timeout, relay, 0).settled(settled)
+        Self::new(verb, claim, timeout, relay, 0).with_nothing_in_flight(nothing_in_flight)
     }
 
     /// Answers the call with the result of `work`, or with [`NodeError::TimedOut`] if `work` takes
@@ -320,10 +404,10 @@ pub(crate) trait Tally: Send + Sync {
 }
 
 /// Ignores answers.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "planted-bugs"))]
 struct Unheard;
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "planted-bugs"))]
 impl Tally for Unheard {
     fn count(self: Arc<Self>, _: usize, _: Result<Vote, NodeError>) {}
 }

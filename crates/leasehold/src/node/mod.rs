@@ -1,17 +1,31 @@
 //! The interface of a store of locks: the [`Node`] trait and its messages.
+//!
+//! This is enough to write a node that wraps other nodes, or that uses a store with atomic
+//! operations of its own. With the feature `unstable-node`, the module also exports the rules by
+//! which the nodes of this crate vote: `vote`, `Record`, `Line`, `rules`, and the time constants of
+//! waiting. That part has no promise of stability: any release may change it.
 
 mod call;
 mod line;
+#[cfg(feature = "planted-bugs")]
+#[doc(hidden)]
+pub mod link;
+#[cfg(all(feature = "redis", not(feature = "planted-bugs")))]
+mod link;
 #[cfg(all(feature = "local", unix))]
 pub(crate) mod local;
 pub(crate) mod memory;
 mod record;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+#[cfg(feature = "unstable-node")]
 pub mod rules;
+#[cfg(not(feature = "unstable-node"))]
+pub(crate) mod rules;
+pub(crate) mod seat;
+pub(crate) mod semaphore;
 mod settings;
-mod sighting;
-mod vote;
+pub(crate) mod sighting;
 pub(crate) mod watch;
 
 use std::future::Future;
@@ -19,17 +33,39 @@ use std::pin::Pin;
 
 use crate::base::name::Name;
 
+pub(crate) use crate::base::mode::Mode;
+pub use crate::base::vote::{NodeError, Vote};
 pub(crate) use call::Tally;
 pub use call::{Call, Claim, Holders, Verb};
-pub use line::Line;
-pub use record::{DEAD_AFTER, HANDED_OVER, LINE_KEPT, ORDER_KNOWN_AFTER, Record, TURN, vote};
+#[cfg(feature = "unstable-node")]
+pub use line::{DEAD_AFTER, LINE_KEPT, Line, MemoryLine, ORDER_KNOWN_AFTER};
+#[cfg(not(feature = "unstable-node"))]
+#[cfg_attr(not(feature = "redis"), allow(unused_imports))]
+pub(crate) use line::{DEAD_AFTER, LINE_KEPT, Line, MemoryLine, ORDER_KNOWN_AFTER};
+#[cfg(feature = "unstable-node")]
+pub use record::{ANNOUNCED_TO, HANDED_OVER, Record, TURN, vote};
+#[cfg(not(feature = "unstable-node"))]
+#[cfg_attr(not(feature = "redis"), allow(unused_imports))]
+pub(crate) use record::{ANNOUNCED_TO, HANDED_OVER, Record, TURN, vote};
 #[cfg(feature = "redis")]
 pub use redis::{Change, Initialized};
+pub use rules::Constants;
+#[cfg(feature = "unstable-node")]
+pub use seat::{SEARCHED, Seat};
+#[cfg(feature = "unstable-node")]
+pub use semaphore::{SemaphoreRecord, vote_on_permit};
+#[cfg(not(feature = "unstable-node"))]
+pub(crate) use semaphore::{SemaphoreRecord, vote_on_permit};
 pub(crate) use settings::{NodeSettings, Tls, VERIFY_AFTER};
-pub use sighting::Sighting;
-pub use vote::{NodeError, Vote};
+pub(crate) use sighting::Sighting;
 pub(crate) use watch::Listener;
 pub use watch::{News, Notifier, Watch};
+
+/// Returns how many of `nodes` nodes are a majority. A majority is always a majority **of all N**,
+/// also if some cannot be reached: two majorities of subsets need not have a node in common.
+pub(crate) fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
 
 /// The future that [`Node::flush`] returns.
 pub type Flush = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -42,9 +78,12 @@ pub type Survey = Pin<Box<dyn Future<Output = Result<Vec<Sighting>, NodeError>> 
 /// A client has one node or several independent ones, and a lease is a claim that a majority of
 /// them granted. For each name, a node keeps the **lock** (an owner value and its expiry), the
 /// **fence** (the largest token granted, which outlives the lock) and the line of waiters. It votes
-/// on a claim with [`vote`] (or, without a line, with [`rules::vote`]), atomically. To store locks
-/// elsewhere, implement this trait and [`Record`], and run the conformance suite of
-/// `leasehold-testkit`.
+/// on a claim by the rules of the module `rules`, atomically.
+///
+/// To log, delay or fail the calls of another node, wrap it ([`Call::relay`]). To store locks
+/// elsewhere, implement this trait and run the conformance suite of `leasehold-testkit`. Either the
+/// store applies the rules itself, as the Lua scripts for Redis do, or the node implements `Record`
+/// and calls `vote`, which need the feature `unstable-node`.
 ///
 /// # Contract
 /// - [`submit`](Node::submit) returns immediately. It never blocks and never panics.
@@ -57,7 +96,8 @@ pub type Survey = Pin<Box<dyn Future<Output = Result<Vec<Sighting>, NodeError>> 
 /// - A call that was answered with an error may take effect later, or never. If the error [had no
 ///   effect](NodeError::had_no_effect), the call never takes effect.
 /// - The node's clock does not go back. A node that has lost its memory raises its
-///   [floor](rules::View::floor).
+///   [floor](Node::floor): it grants no token up to the time at which it noticed the loss plus the
+///   [allowed skew](Constants::skew).
 ///
 /// ```
 /// use leasehold::{Client, node::{Call, Node, NodeError, Vote}};
@@ -70,7 +110,7 @@ pub type Survey = Pin<Box<dyn Future<Output = Result<Vec<Sighting>, NodeError>> 
 ///         "broken"
 ///     }
 ///     fn submit(&self, call: Call) {
-///         call.answer(Err(NodeError::Unreachable { why: "no cable".into() }));
+///         call.answer(Err(NodeError::unreachable("no cable")));
 ///     }
 /// }
 ///
@@ -97,9 +137,8 @@ pub trait Node: Send + Sync + 'static {
         Some(Ok(()))
     }
 
-    /// Returns a hint: as far as is known, the node grants no token up to this number (its
-    /// [floor](rules::View::floor)). A proposal above it saves a round trip. No guarantee depends
-    /// on the hint.
+    /// Returns a hint: as far as is known, the node grants no token up to this number. A proposal
+    /// above it saves a round trip. No guarantee depends on the hint.
     fn floor(&self) -> u64 {
         0
     }
@@ -118,6 +157,11 @@ pub trait Node: Send + Sync + 'static {
         false
     }
 
+    /// Whether the node votes on the claims of semaphores. Semaphores need nodes that do.
+    fn has_semaphores(&self) -> bool {
+        false
+    }
+
     /// Resolves when all earlier calls, and the ends of watches, have been processed. A process
     /// waits for this before it exits.
     fn flush(&self) -> Flush {
@@ -128,7 +172,7 @@ pub trait Node: Send + Sync + 'static {
     /// leasehold knows of. The default returns an error.
     fn survey(&self, name: Option<&Name>) -> Survey {
         let _ = name;
-        let why = "this kind of node cannot list its locks".into();
-        Box::pin(std::future::ready(Err(NodeError::Refused { why })))
+        let why = "this kind of node cannot list its locks";
+        Box::pin(std::future::ready(Err(NodeError::refused(why))))
     }
 }

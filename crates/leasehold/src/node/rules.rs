@@ -1,23 +1,38 @@
 //! The rules by which a node votes, as pure functions.
 //!
-//! They are what makes tokens unique and growing with no assumption about client
-//! clocks, pauses or the network. Every node obeys them: the in-memory node calls
-//! them, the Redis scripts restate them in Lua (and a test holds the two against
-//! each other), and the model checker explores them.
+//! They make tokens unique and growing, with no assumption about client clocks, pauses or the
+//! network. Every node obeys them: the in-memory node calls them, the Redis scripts restate them in
+//! Lua (and a differential test compares the two), and the model checker explores them.
+//!
+//! A claim is exclusive or shared ([`Mode`]). The rules of shared claims, in `rules/shared.rs`, need
+//! two numbers: F, the highest token granted to any claim ([`View::fence`]), and W, the highest
+//! granted to an exclusive claim ([`View::write_fence`]). An exclusive claim needs a token above F,
+//! a shared claim one above W. So tokens grow between claims that exclude each other.
 //!
 //! All times are microseconds of the node's own clock, since 1970.
+
+mod shared;
 
 use std::fmt;
 use std::time::Duration;
 
-use super::{Claim, Verb, Vote};
-use crate::base::holder::{Holder, kept_value};
+use super::{Claim, Mode, Verb, Vote};
+use crate::base::holder::{Holder, is_marker, owner_mode};
 
 /// Tokens are doubles in Lua: exact below 2^53.
 pub(crate) const MAX_TOKEN: u64 = (1 << 53) - 1;
 
 /// What all clients of a node must agree on.
+///
+/// ```
+/// use leasehold::node::Constants;
+/// use std::time::Duration;
+///
+/// let mut constants = Constants::for_nodes(3);
+/// constants.skew = Duration::from_secs(5);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Constants {
     /// S: how far a token may be ahead of a node's clock.
     pub skew: Duration,
@@ -62,14 +77,23 @@ pub(crate) fn micros(duration: Duration) -> u64 {
 }
 
 /// What a node knows about a name at the moment it votes.
+///
+/// Not `#[non_exhaustive]`, and neither is [`Write`]: a node that does not fill in a new field, or
+/// does not store a new kind of write, must not compile.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    /// The owner value of the lock, if there is one that has not expired.
+    /// The value of the lock, if there is one that has not expired: an owner value, or the marker
+    /// of readers.
     pub lock: Option<&'a [u8]>,
-    /// When that lock expires, if ever.
+    /// When that lock expires, if ever. A marker expires with the reader that stays longest.
     pub remaining: Option<Duration>,
-    /// The fence, if the node has one for this name.
+    /// F, if the node has a fence for this name: the highest token granted.
     pub fence: Option<u64>,
+    /// W, if a shared claim has been granted since an exclusive one: the highest token granted to
+    /// an exclusive claim. `None`: the same as F.
+    pub write_fence: Option<u64>,
+    /// How long the claim in question is still one of the readers, if it is.
+    pub share: Option<Duration>,
     /// No token up to here is granted: `T + S`, where `T` is when the node first
     /// found that it had lost its memory (or had none yet). The cap on tokens makes
     /// this safe: nothing above `T + S` can have been granted before.
@@ -87,6 +111,8 @@ impl fmt::Debug for View<'_> {
             .field("locked", &self.lock.is_some())
             .field("remaining", &self.remaining)
             .field("fence", &self.fence)
+            .field("write_fence", &self.write_fence)
+            .field("share", &self.share)
             .field("floor", &self.floor)
             .field("now", &self.now)
             .finish_non_exhaustive()
@@ -95,10 +121,40 @@ impl fmt::Debug for View<'_> {
 
 impl View<'_> {
     /// Rule: `eff = max(fence or now − F, floor)`. A missing fence is never 0.
-    pub(crate) fn effective_fence(&self) -> u64 {
+    fn effective_fence(&self) -> u64 {
         self.fence
             .unwrap_or_else(|| self.now.saturating_sub(self.constants.retention_us()))
             .max(self.floor)
+    }
+
+    /// The same for W. `F` alone means that W = F.
+    fn effective_write_fence(&self) -> u64 {
+        self.write_fence
+            .map_or_else(|| self.effective_fence(), |fence| fence.max(self.floor))
+    }
+
+    /// The highest token that a claim of this mode must exceed.
+    pub(crate) fn need(&self, mode: Mode) -> u64 {
+        match mode {
+            Mode::Exclusive => self.effective_fence(),
+            Mode::Shared => self.effective_write_fence(),
+        }
+    }
+
+    /// Whether readers hold the lock.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.lock.is_some_and(is_marker)
+    }
+
+    /// Whether the lock is not in the way of a claim of this mode.
+    pub(crate) fn is_free_for(&self, mode: Mode) -> bool {
+        self.lock.is_none() || mode == Mode::Shared && self.is_shared()
+    }
+
+    /// How long the claim is still one of the readers. Rule: readers count only while the lock is
+    /// a marker. If the marker was deleted, their claims were too.
+    pub(crate) fn own_share(&self) -> Option<Duration> {
+        self.share.filter(|_| self.is_shared())
     }
 
     /// Whether the lock was granted to this claim. The owner value is new for every attempt, so
@@ -107,35 +163,43 @@ impl View<'_> {
     /// the node may have granted the lock after it lost its memory and before any client noticed,
     /// when the same token may have been granted to another claim.
     fn is_granted_to(&self, claim: &Claim) -> bool {
-        self.lock == Some(claim.owner())
-            && self.fence == Some(claim.token())
-            && self.floor < claim.token()
+        match claim.mode() {
+            Mode::Exclusive => {
+                self.lock == Some(claim.owner())
+                    && self.fence == Some(claim.token())
+                    && self.write_fence.is_none()
+                    && self.floor < claim.token()
+            }
+            Mode::Shared => {
+                self.own_share().is_some() && self.effective_write_fence() < claim.token()
+            }
+        }
     }
 
     fn cap(&self) -> u64 {
         self.now.saturating_add(self.constants.skew_us())
     }
 
-    fn held(&self, value: &[u8]) -> Vote {
+    fn held(&self, value: &[u8], claim: &Claim) -> Vote {
         Vote::Held {
             holder: Holder::parse(value),
             remaining: self.remaining,
-            fence: self.effective_fence(),
+            fence: self.need(claim.mode()),
             now: self.now,
             place: None,
         }
     }
 
-    fn stale(&self) -> Vote {
+    fn stale(&self, claim: &Claim) -> Vote {
         Vote::Stale {
-            fence: self.effective_fence(),
+            fence: self.need(claim.mode()),
             now: self.now,
         }
     }
 
-    fn ahead(&self) -> Vote {
+    fn ahead(&self, claim: &Claim) -> Vote {
         Vote::Ahead {
-            fence: self.effective_fence(),
+            fence: self.need(claim.mode()),
             now: self.now,
         }
     }
@@ -148,7 +212,7 @@ pub enum Write {
     Nothing,
     /// The lock becomes the claim's, or stays so.
     Lock {
-        /// The fence from now on; `None`: as it was.
+        /// F from now on, and no W; `None`: both as they were.
         fence: Option<u64>,
         /// How long the lock lives from now: the claim's TTL, or longer if it was the claim's
         /// and had more left.
@@ -156,49 +220,82 @@ pub enum Write {
     },
     /// The lock goes away, if there is one.
     Unlock {
-        /// The fence from now on; `None`: as it was.
+        /// F from now on, and no W; `None`: both as they were.
         fence: Option<u64>,
     },
-    /// The lock stays for so long, with a value that nobody owns.
+    /// The lock stays for some time, with a value that has no owner.
     Keep {
         /// That value.
         value: Vec<u8>,
         /// How long it stays.
         remaining: Duration,
-        /// The fence from now on; `None`: as it was.
+        /// F from now on, and no W; `None`: both as they were.
         fence: Option<u64>,
     },
+    /// The claim becomes one of the readers, or stays so. If the lock is no marker, earlier readers
+    /// are forgotten. The lock becomes the marker of this claim, and expires with the reader that
+    /// stays longest.
+    Share {
+        /// F from now on.
+        fence: u64,
+        /// W from now on.
+        write_fence: u64,
+        /// How long the claim stays a reader: its TTL, or longer if it had more left.
+        remaining: Duration,
+    },
+    /// The claim is no reader any more. If no readers are left, the marker goes away; otherwise it
+    /// expires with the reader that stays longest. F and W stay.
+    Unshare {
+        /// The value that takes its place among the readers, and for how long.
+        kept: Option<(Vec<u8>, Duration)>,
+    },
+}
+
+/// The write that grants the lock to the claim with this owner value, for this time. By the rule of
+/// ACQUIRE: the lock is free for the claim, and its token is above what it needs and within the cap.
+#[must_use]
+pub fn grant(view: &View<'_>, owner: &[u8], token: u64, time: Duration) -> Write {
+    match owner_mode(owner) {
+        Mode::Exclusive => Write::Lock {
+            fence: Some(token),
+            remaining: time,
+        },
+        Mode::Shared => shared::share(view, token, 0, time),
+    }
 }
 
 /// ACQUIRE: takes the lock if it is free and the token is above everything granted.
 #[must_use]
 pub fn acquire(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
+    if claim.mode() == Mode::Shared {
+        return shared::acquire(view, claim);
+    }
     let fence = view.effective_fence();
     match view.lock {
         // Rule: a claim without a token is a plain lock, which touches no fence.
         Some(owner) if !claim.is_fenced() && owner != claim.owner() => {
-            (view.held(owner), Write::Nothing)
+            (view.held(owner, claim), Write::Nothing)
         }
         _ if !claim.is_fenced() => lock(view, claim, None),
-        // The same request again, or one who was handed the lock when its turn came and has
-        // not heard of it. Its validity counts from before this request, and so does the TTL.
+        // The same request again, or the claim was handed the lock when its turn came. Its validity
+        // counts from before this request, and so does the TTL.
         Some(_) if view.is_granted_to(claim) => lock(view, claim, Some(claim.token())),
         Some(owner) if owner != claim.owner() || fence > claim.token() => {
-            (view.held(owner), Write::Nothing)
+            (view.held(owner, claim), Write::Nothing)
         }
         // Free. (Or the claim's own lock, whose fence was evicted.)
         // Without the cap, the floor of a node that forgot would not be above
         // everything it granted before.
-        _ if claim.token() > view.cap() => (view.ahead(), Write::Nothing),
+        _ if claim.token() > view.cap() => (view.ahead(claim), Write::Nothing),
         // Ties lose: or two owners could have the same token.
-        _ if fence >= claim.token() => (view.stale(), Write::Nothing),
+        _ if fence >= claim.token() => (view.stale(claim), Write::Nothing),
         _ => lock(view, claim, Some(claim.token())),
     }
 }
 
 /// Rule: nothing that a holder sends shortens its lock. The reply may be lost, and the holder
-/// would still rely on the longer time. (A lock without a TTL, which only somebody else can have
-/// made of it, gets one.)
+/// would still rely on the longer time. (A lock without a TTL gets one. Only another program can
+/// have removed the TTL.)
 fn lock(view: &View<'_>, claim: &Claim, fence: Option<u64>) -> (Vote, Write) {
     let owned = view.lock == Some(claim.owner());
     let left = view.remaining.filter(|_| owned).unwrap_or_default();
@@ -207,28 +304,32 @@ fn lock(view: &View<'_>, claim: &Claim, fence: Option<u64>) -> (Vote, Write) {
 }
 
 /// WAIT: stands in line for the lock. Whether the claim [may](may_wait) is decided before.
-/// Grants nothing by itself. A waiter that was granted the lock when its turn came is told so; a
-/// waiter whose turn it is sends [`acquire`].
+/// Grants nothing by itself. The vote is `Granted` if the claim was handed the lock when its turn
+/// came. A waiter whose turn it is sends [`acquire`].
 #[must_use]
 pub fn wait(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
     let vote = match view.lock {
         Some(_) if view.is_granted_to(claim) => Vote::Granted,
-        _ if claim.token() > view.cap() => view.ahead(),
-        _ if view.effective_fence() >= claim.token() => view.stale(),
-        Some(owner) if owner != claim.owner() => view.held(owner),
+        _ if claim.token() > view.cap() => view.ahead(claim),
+        _ if view.need(claim.mode()) >= claim.token() => view.stale(claim),
+        Some(owner) if owner != claim.owner() && !view.is_free_for(claim.mode()) => {
+            view.held(owner, claim)
+        }
         _ => Vote::YourTurn,
     };
     (vote, Write::Nothing)
 }
 
-/// Whether a claim may stand in line: its token can still win.
+/// Whether a claim may stand in line: its token can still win, and it is not a reader already. (The
+/// token of an exclusive claim that was granted the lock is the fence, and cannot win again.)
 #[must_use]
 pub fn may_wait(view: &View<'_>, claim: &Claim) -> bool {
-    claim.token() <= view.cap() && view.effective_fence() < claim.token()
+    let can_win = claim.token() <= view.cap() && view.need(claim.mode()) < claim.token();
+    can_win && view.own_share().is_none()
 }
 
-/// Votes by the rule of the verb, whoever may stand in line. A node that knows of no line
-/// needs nothing else; one that does uses [`node::vote`](super::vote).
+/// Votes by the rule of the verb, without regard to the line. A node without lines needs nothing
+/// else. A node with lines uses [`node::vote`](super::vote).
 #[must_use]
 pub fn vote(view: &View<'_>, verb: Verb, claim: &Claim) -> (Vote, Write) {
     match verb {
@@ -239,17 +340,21 @@ pub fn vote(view: &View<'_>, verb: Verb, claim: &Claim) -> (Vote, Write) {
     }
 }
 
-/// EXTEND: keeps the lock for another TTL, and never shortens what is left of it. A node that lacks the lock joins the
-/// lease, which the fence makes safe.
+/// EXTEND: keeps the lock for another TTL, and never shortens it. A node that lacks the lock joins
+/// the lease, which the fence makes safe.
 #[must_use]
 pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
+    if claim.mode() == Mode::Shared {
+        return shared::extend(view, claim);
+    }
     let fence = view.effective_fence();
     let lost = (Vote::Lost { fence }, Write::Nothing);
     if !claim.is_fenced() {
-        // No fence tells whether another has had the lock meanwhile: so no node can join.
+        // Without a token the node cannot know whether another claim held the lock meanwhile, so it
+        // cannot join.
         return match view.lock {
             Some(owner) if owner == claim.owner() => lock(view, claim, None),
-            Some(owner) => (view.held(owner), Write::Nothing),
+            Some(owner) => (view.held(owner, claim), Write::Nothing),
             None => lost,
         };
     }
@@ -258,33 +363,36 @@ pub fn extend(view: &View<'_>, claim: &Claim) -> (Vote, Write) {
         return lost;
     }
     match view.lock {
-        Some(owner) if owner != claim.owner() => return (view.held(owner), Write::Nothing),
+        Some(owner) if owner != claim.owner() => return (view.held(owner, claim), Write::Nothing),
         Some(_) => {}
         // A newer token was granted here, and may have been used and released.
         None if fence > claim.token() => return lost,
-        None if claim.token() > view.cap() => return (view.ahead(), Write::Nothing),
+        None if claim.token() > view.cap() => return (view.ahead(claim), Write::Nothing),
         None => {}
     }
     lock(view, claim, Some(fence.max(claim.token())))
 }
 
-/// RELEASE: gives the lock back if it is the claim's, and makes sure that a late
-/// ACQUIRE or EXTEND of the same claim loses.
+/// RELEASE: removes the lock if it is the claim's, and makes sure that a late ACQUIRE or EXTEND of
+/// the same claim is refused.
 #[must_use]
 pub fn release(view: &View<'_>, claim: &Claim, keep: Option<Duration>) -> (Vote, Write) {
+    if claim.mode() == Mode::Shared {
+        return shared::release(view, claim, keep);
+    }
     let held = view.lock == Some(claim.owner());
     let vote = Vote::Released { held };
     if view.lock.is_some() && !held {
         // Never raise the fence under a live holder.
         return (vote, Write::Nothing);
     }
-    // `token + 1` is burnt: nobody gets it here.
+    // `token + 1` is burnt: this node never grants it.
     let raise = view.effective_fence() <= claim.token() && claim.token() <= view.cap();
     let fence = raise.then(|| claim.token().saturating_add(1));
     let write = match keep.filter(|_| held) {
         None => Write::Unlock { fence },
         Some(remaining) => Write::Keep {
-            value: kept_value(claim.owner()),
+            value: claim.kept_value(),
             remaining,
             fence,
         },
@@ -319,6 +427,8 @@ mod tests {
             lock,
             remaining: lock.map(|_| Duration::from_secs(5)),
             fence,
+            write_fence: None,
+            share: None,
             floor: 0,
             now: NOW,
             constants: Constants::for_nodes(1),
@@ -408,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_was_handed_the_lock_is_told_when_it_asks() {
+    fn a_wait_after_a_hand_over_is_answered_with_granted() {
         let granted = view(Some(OURS), Some(NOW));
         assert_eq!(wait(&granted, &claim(NOW)), (Vote::Granted, Write::Nothing));
         let free = view(None, Some(NOW - 9));
@@ -448,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn anothers_lock_is_respected_by_all_three() {
+    fn every_rule_respects_the_lock_of_another_claim() {
         let held = view(Some(b"another"), Some(NOW - 9));
         for (vote, write) in [acquire(&held, &claim(NOW)), extend(&held, &claim(NOW))] {
             assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");

@@ -22,6 +22,9 @@ pub(crate) struct NodeSettings {
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     pub(crate) verify_after: Duration,
     pub(crate) clock: Clock,
+    /// For the jitter of retries.
+    #[cfg_attr(not(any(feature = "redis", feature = "local")), allow(dead_code))]
+    pub(crate) seed: u64,
     pub(crate) tls: Tls,
 }
 

@@ -70,8 +70,8 @@ impl Sighting {
     /// Returns when the lock was granted to the holder, by the node's clock. A node that granted it
     /// without delay may not have recorded that: then this is when the holder
     /// [requested](Holder::since) the lock. In an [`Inspection`](crate::Inspection) it is the
-    /// earliest time that a node recorded. `None` for a holder without a token. Never in the
-    /// future.
+    /// earliest time that a node recorded. `None` if no node recorded it and the holder's token
+    /// tells no time. Never in the future.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
@@ -84,11 +84,13 @@ impl Sighting {
     /// ```
     #[must_use]
     pub fn since(&self) -> Option<SystemTime> {
-        let asked = self.holder.since()?;
         let granted = self
             .granted_us
             .and_then(|us| UNIX_EPOCH.checked_add(Duration::from_micros(us)));
-        Some(granted.map_or(asked, |granted| granted.min(SystemTime::now())))
+        match granted {
+            Some(granted) => Some(granted.min(SystemTime::now())),
+            None => self.holder.since(),
+        }
     }
 
     /// Returns the short id of the owner, which [`Client::break_lock`](crate::Client::break_lock)
@@ -109,5 +111,27 @@ impl fmt::Debug for Sighting {
             .field("holder", &self.holder)
             .field("remaining", &self.remaining)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_ahead_of_the_clock_says_nothing_about_the_time() {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let seen = |ahead: u64| {
+            let token = now.as_micros() as u64 + ahead * 1_000_000;
+            let value = crate::base::holder::new_owner(token, "");
+            let name = Name::new("a").unwrap();
+            (token, Sighting::new(name, value, None))
+        };
+        assert!(seen(0).1.since().is_some());
+        let (token, ahead) = seen(60);
+        assert_eq!(ahead.since(), None);
+        let granted = (token, now.as_micros() as u64 - 3_000_000);
+        let since = ahead.with_granted(Some(granted)).since().unwrap();
+        assert!(since.elapsed().unwrap() >= Duration::from_secs(3));
     }
 }

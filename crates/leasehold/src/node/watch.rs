@@ -10,42 +10,46 @@ use std::sync::Arc;
 pub enum News {
     /// The lock is free here, and only this waiter can acquire it: it should send ACQUIRE.
     YourTurn,
-    /// The lock was granted to it here, for [`HANDED_OVER`](super::HANDED_OVER).
+    /// The lock was granted to it here, for 2 s.
     Granted,
-    /// It should send WAIT again: what the node said before may no longer be so.
+    /// This permit of the semaphore is free here, and only this waiter can acquire it.
+    Free(u32),
+    /// It should send WAIT again, because the earlier answer of the node may be outdated.
     AskAgain,
 }
 
 impl News {
-    /// Every kind, and the letter that stands for it in messages.
-    const LETTERS: [(Self, u8); 3] = [
-        (Self::YourTurn, b'T'),
-        (Self::Granted, b'G'),
-        (Self::AskAgain, b'A'),
-    ];
-
-    /// The letter that stands for it in messages.
+    /// Writes the news for messages: a letter, and the number of the permit if there is one.
     #[cfg_attr(not(feature = "local"), expect(dead_code))]
-    pub(crate) fn letter(self) -> char {
-        let letter = Self::LETTERS.iter().find(|(news, _)| *news == self);
-        letter.map_or('A', |(_, letter)| char::from(*letter))
+    pub(crate) fn to_text(self) -> String {
+        match self {
+            Self::YourTurn => "T".to_owned(),
+            Self::Granted => "G".to_owned(),
+            Self::AskAgain => "A".to_owned(),
+            Self::Free(permit) => format!("F{permit}"),
+        }
     }
 
-    /// What a letter stands for.
+    /// Reads the news from a letter and, if it is about a permit, its number.
     #[cfg_attr(not(any(feature = "local", feature = "redis")), expect(dead_code))]
-    pub(crate) fn from_letter(letter: u8) -> Option<Self> {
-        let news = Self::LETTERS.iter().find(|(_, known)| *known == letter);
-        news.map(|(news, _)| *news)
+    pub(crate) fn read(letter: u8, permit: &[u8]) -> Option<Self> {
+        match letter {
+            b'T' => Some(Self::YourTurn),
+            b'G' => Some(Self::Granted),
+            b'A' => Some(Self::AskAgain),
+            b'F' => Some(Self::Free(std::str::from_utf8(permit).ok()?.parse().ok()?)),
+            _ => None,
+        }
     }
 }
 
-/// Hears what nodes notify a waiter of.
+/// Receives the notifications for a waiter.
 pub(crate) trait Listener: Send + Sync {
     /// The node with this index has news.
     fn notified(&self, node: usize, news: News);
 }
 
-/// What a node notifies one waiter with.
+/// Notifies one waiter, on behalf of one node.
 ///
 /// [`News::Granted`] counts as the node's vote, so it must reach no other claim than the one to which
 /// the lock was granted. The rest are hints, after which the waiter sends a request. A notification
@@ -80,7 +84,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch that ends by dropping `guard`.
+    /// Creates a watch that drops `guard` when it ends.
     pub fn new(guard: impl Send + Sync + 'static) -> Self {
         Self {
             _guard: Box::new(guard),

@@ -1,9 +1,8 @@
-//! The driver of a [`Round`]: asks all nodes at once and wakes the asker when the
+//! Sends a request to all nodes, counts the answers in a [`Round`], and wakes the caller when the
 //! votes have decided.
 //!
-//! Nodes answer by calling back, so a round needs no task of its own, wakes its
-//! asker once however many nodes there are, and goes on to note late answers when
-//! the asker is long gone.
+//! Nodes answer by calling back. So a round needs no task of its own, wakes its caller once for any
+//! number of nodes, and still counts late answers when the caller no longer waits.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,14 +11,14 @@ use std::time::Duration;
 
 use super::node_set::NodeSet;
 use super::round::{Decision, Round};
-use crate::base::error::Story;
+use crate::base::error::NodeOutcome;
 use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
 use crate::planted;
 
-/// One request on its way to all nodes.
+/// One request that was sent to all nodes.
 pub(crate) struct Broadcast {
     state: Mutex<State>,
-    /// Counts every answer too, before and after the decision.
+    /// Also receives every answer, before and after the decision.
     also: Option<Arc<dyn Tally>>,
 }
 
@@ -28,28 +27,29 @@ struct State {
     waker: Option<Waker>,
 }
 
-/// What to ask of the nodes.
+/// A request to all nodes.
 pub(crate) struct Question<'a> {
     pub(crate) verb: Verb,
     pub(crate) claim: &'a Arc<Claim>,
     pub(crate) timeout: Duration,
-    /// The nodes not to ask, because the claim cannot be there.
+    /// The nodes to which the request is not sent, because they cannot have the claim.
     pub(crate) skip: NodeSet,
-    /// The nodes where nothing of the claim is on its way; see [`Call::is_settled`].
-    pub(crate) settled: NodeSet,
-    /// Counts every answer too.
+    /// The nodes that have answered all earlier requests of the claim; see
+    /// [`Call::nothing_in_flight`].
+    pub(crate) nothing_in_flight: NodeSet,
+    /// Also receives every answer.
     pub(crate) also: Option<Arc<dyn Tally>>,
 }
 
 impl<'a> Question<'a> {
-    /// To all nodes.
+    /// Creates a request to all nodes.
     pub(crate) fn new(verb: Verb, claim: &'a Arc<Claim>, timeout: Duration) -> Self {
         Self {
             verb,
             claim,
             timeout,
             skip: NodeSet::default(),
-            settled: NodeSet::default(),
+            nothing_in_flight: NodeSet::default(),
             also: None,
         }
     }
@@ -70,13 +70,13 @@ pub(crate) fn submit(nodes: &[Arc<dyn Node>], question: &Question<'_>, tally: &A
         if !question.skip.contains(index) {
             let (claim, tally) = (Arc::clone(question.claim), Arc::clone(tally));
             let call = Call::new(question.verb, claim, question.timeout, tally, index);
-            node.submit(call.settled(question.settled.contains(index)));
+            node.submit(call.with_nothing_in_flight(question.nothing_in_flight.contains(index)));
         }
     }
 }
 
 impl Broadcast {
-    /// Asks all nodes, in parallel.
+    /// Sends the request to all nodes, in parallel.
     pub(crate) fn send(nodes: &[Arc<dyn Node>], question: Question<'_>) -> Arc<Self> {
         let mut round = Round::new(question.verb, nodes.len());
         for node in question.skip.iter() {
@@ -96,7 +96,7 @@ impl Broadcast {
 
     /// Waits for the decision. Nodes answer within their timeout, so this ends.
     ///
-    /// Cancel safety: the round goes on without its asker.
+    /// Cancel safety: if the future is dropped, answers are still counted.
     pub(crate) async fn decided(&self) -> Decision {
         poll_fn(|cx| self.poll_decided(cx)).await
     }
@@ -109,7 +109,9 @@ impl Broadcast {
         }
     }
 
-    /// Waits for the answers of all nodes, as above.
+    /// Waits for the answers of all nodes.
+    ///
+    /// Cancel safety: as for [`decided`](Self::decided).
     pub(crate) async fn complete(&self) {
         poll_fn(|cx| {
             let mut state = self.lock();
@@ -121,31 +123,33 @@ impl Broadcast {
         .await;
     }
 
-    /// The nodes where the claim certainly is not: they refused it, or the request
-    /// was never sent to them.
+    /// Returns the nodes that certainly do not have the claim: they refused it, or the request was
+    /// never sent to them.
     pub(crate) fn untouched(&self) -> NodeSet {
         let late = planted::on(planted::Bug::LateGrantKept);
-        self.nodes_where(|story| story.rules_out_effect() || late && *story == Story::Pending)
+        self.nodes_where(|outcome| {
+            outcome.rules_out_effect() || late && *outcome == NodeOutcome::Pending
+        })
     }
 
-    /// The nodes that said yes.
+    /// Returns the nodes that granted the request.
     pub(crate) fn granted(&self) -> NodeSet {
-        self.nodes_where(|story| matches!(story, Story::Voted(Vote::Granted)))
+        self.nodes_where(|outcome| matches!(outcome, NodeOutcome::Voted(Vote::Granted)))
     }
 
-    fn nodes_where(&self, so: impl Fn(&Story) -> bool) -> NodeSet {
+    fn nodes_where(&self, matches: impl Fn(&NodeOutcome) -> bool) -> NodeSet {
         let state = self.lock();
-        let stories = state.round.stories().iter().enumerate();
-        let nodes = stories.filter(|(_, story)| so(story));
+        let outcomes = state.round.outcomes().iter().enumerate();
+        let nodes = outcomes.filter(|(_, outcome)| matches(outcome));
         nodes.map(|(node, _)| node).collect()
     }
 
-    /// The round as it stands.
+    /// Returns a copy of the round.
     pub(crate) fn round(&self) -> Round {
         self.with_round(Round::clone)
     }
 
-    /// Looks at the round as it stands.
+    /// Reads the round.
     pub(crate) fn with_round<T>(&self, look: impl FnOnce(&Round) -> T) -> T {
         look(&self.lock().round)
     }

@@ -1,5 +1,5 @@
-//! A request to all nodes and the counting of their votes. One node is a majority
-//! of one: there is no other path.
+//! Sends a request to all nodes and counts their votes. One node is a majority of one, so there is
+//! no other code path for one node.
 
 mod broadcast;
 mod node_set;

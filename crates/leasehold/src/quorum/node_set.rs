@@ -26,6 +26,10 @@ impl NodeSet {
         Self(self.0 & other.0)
     }
 
+    pub(crate) fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     pub(crate) fn len(self) -> usize {
         self.0.count_ones() as usize
     }
@@ -48,5 +52,6 @@ mod tests {
         assert_eq!(set.len(), 3);
         let other: NodeSet = [3, 4].into_iter().collect();
         assert_eq!(set.intersect(other).iter().collect::<Vec<_>>(), [3]);
+        assert_eq!(set.union(other).iter().collect::<Vec<_>>(), [0, 3, 4, 63]);
     }
 }

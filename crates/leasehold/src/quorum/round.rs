@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 use crate::base::clock::Moment;
-use crate::base::error::Story;
+use crate::base::error::NodeOutcome;
 use crate::node::rules::micros;
-use crate::node::{NodeError, Verb, Vote};
+use crate::node::{NodeError, Verb, Vote, majority};
 use crate::planted;
 
 /// The votes on one request to all nodes.
 #[derive(Clone, Debug)]
 pub struct Round {
     verb: Verb,
-    stories: Vec<Story>,
+    outcomes: Vec<NodeOutcome>,
     agreed: usize,
     refuted: usize,
     pending: usize,
@@ -25,8 +25,8 @@ pub struct Round {
 pub enum Decision {
     /// A majority of all nodes agreed.
     Carried,
-    /// EXTEND and RELEASE: so many nodes answered that the lease is over that the others are not a
-    /// majority.
+    /// EXTEND and RELEASE: so many nodes answered that the lease has ended that the others are not
+    /// a majority.
     Refuted,
     /// Neither can happen any more. A node that failed counts for neither side.
     Failed,
@@ -35,26 +35,26 @@ pub enum Decision {
 /// What to do about a failed ACQUIRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// Ask again at once, with a token of at least this.
+    /// Send ACQUIRE again at once, with a token of at least this.
     Retoken {
         /// The least token that can win.
         at_least: u64,
     },
-    /// The token was too far ahead: ask again with one from the nodes' own clocks.
+    /// The token was too far ahead: send ACQUIRE again with a token from the nodes' clocks.
     Reclock {
-        /// A clock that a majority does not find too far ahead.
+        /// A time that is not too far ahead for a majority.
         now: u64,
         /// The least token that can win.
         at_least: u64,
     },
-    /// Another holds it; it may be free after this long (`None`: nobody told).
+    /// Another client holds the lock.
     Contended {
-        /// When the lock of the majority that is in the way runs out.
+        /// The time until a majority of nodes is free, if the nodes reported it.
         remaining: Option<Duration>,
     },
-    /// Too many nodes do not vote at all.
+    /// Too many nodes do not vote.
     Outage {
-        /// Nor will they, until somebody changes something.
+        /// They will not vote until the configuration has changed.
         permanent: bool,
     },
 }
@@ -62,7 +62,7 @@ pub enum Advice {
 /// How far above the fence of a node that answered STALE the next token goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Haste {
-    /// As little as can win: the client keeps its place in line, or asks for a free lock.
+    /// As little as can win: the client keeps its place in line, or requests a free lock.
     Least,
     /// Ahead of the node's clock and fence. The client has been overtaken by others this many
     /// times in a row (at least once): while its request travelled, the node granted larger
@@ -92,11 +92,11 @@ impl Haste {
                 let moves = micros(elapsed * 4 + Duration::from_millis(1));
                 fence.max(fence.saturating_add(moves).min(now))
             }
-            // Clients that are nearer have tokens of about the node's clock; or of about the
-            // fence, in the first seconds of a node, while its floor is ahead of its clock. There
-            // tokens go on at an eighth of the clock's speed (`Proposer::propose`), and so must
-            // the lead: the clocks have to catch up with it. Each time that it was not enough, it
-            // doubles. Half of what is left below the cap is for clocks that differ.
+            // Clients that are nearer have tokens close to the node's clock, or close to the fence
+            // in the first seconds of a node, while its floor is ahead of its clock. In that phase
+            // tokens advance at an eighth of the clock's speed (`Proposer::propose`), and so must
+            // the lead, because the clocks have to catch up with it. The lead doubles each time
+            // that it was too small. Half of the room below the cap is left for clocks that differ.
             Self::Lead { times, skew } => {
                 let lead = elapsed + Duration::from_micros(500);
                 let lead = micros(lead.saturating_mul(1 << (times - 1).min(16)));
@@ -109,12 +109,12 @@ impl Haste {
 }
 
 impl Round {
-    /// A round of `nodes` nodes, none of which has voted.
+    /// Creates a round of `nodes` nodes, none of which has voted.
     #[must_use]
     pub fn new(verb: Verb, nodes: usize) -> Self {
         Self {
             verb,
-            stories: vec![Story::Pending; nodes],
+            outcomes: vec![NodeOutcome::Pending; nodes],
             agreed: 0,
             refuted: 0,
             pending: nodes,
@@ -122,26 +122,19 @@ impl Round {
         }
     }
 
-    /// A majority is always a majority **of all N**, also when some cannot be asked:
-    /// two majorities of a subset need not meet.
-    #[must_use]
-    pub fn majority(nodes: usize) -> usize {
-        nodes / 2 + 1
-    }
-
     /// Counts one vote. Returns the decision if this vote made it.
     ///
-    /// Distinct nodes are counted, once each: a second answer of the same node
-    /// changes nothing. After the decision, later answers are only noted.
+    /// Each node counts once: a second answer of the same node changes nothing. Answers after the
+    /// decision are recorded and do not change it.
     pub fn count(&mut self, node: usize, answer: Result<Vote, NodeError>) -> Option<Decision> {
-        let story = self.stories.get_mut(node)?;
-        if *story != Story::Pending {
+        let outcome = self.outcomes.get_mut(node)?;
+        if *outcome != NodeOutcome::Pending {
             return None;
         }
         let releases = matches!(self.verb, Verb::Release { .. });
         let agrees = match &answer {
             Ok(Vote::Granted) => !releases,
-            Ok(Vote::YourTurn) => self.verb == Verb::Wait,
+            Ok(Vote::YourTurn | Vote::Free { .. }) => self.verb == Verb::Wait,
             Ok(Vote::Released { held }) => *held && releases,
             _ => false,
         };
@@ -150,9 +143,9 @@ impl Round {
             Ok(Vote::Released { held }) => !*held && releases,
             _ => false,
         };
-        *story = match answer {
-            Ok(vote) => Story::Voted(vote),
-            Err(error) => Story::Failed(error),
+        *outcome = match answer {
+            Ok(vote) => NodeOutcome::Voted(vote),
+            Err(error) => NodeOutcome::Failed(error),
         };
         self.pending -= 1;
         self.agreed += usize::from(agrees);
@@ -164,11 +157,11 @@ impl Round {
         self.decision
     }
 
-    /// Rule: as long as an answer that is to come can decide, the round is open. Ending an EXTEND
-    /// when a majority can no longer agree would leave a lease that was taken away undecided
-    /// whenever one node fails faster than the others answer.
+    /// Rule: a round stays open as long as an outstanding answer can decide it. If an EXTEND ended
+    /// when a majority can no longer agree, a lost lease would stay undecided whenever one node
+    /// fails before the others answer.
     fn decide(&self) -> Option<Decision> {
-        let (nodes, majority) = (self.stories.len(), Self::majority(self.stories.len()));
+        let (nodes, majority) = (self.outcomes.len(), majority(self.outcomes.len()));
         let can_carry = self.agreed + self.pending >= majority;
         let decides_loss = !matches!(self.verb, Verb::Acquire | Verb::Wait);
         let can_refute = decides_loss
@@ -185,7 +178,7 @@ impl Round {
         }
     }
 
-    /// The decision, once there is one.
+    /// Returns the decision, once there is one.
     #[must_use]
     pub fn decision(&self) -> Option<Decision> {
         self.decision
@@ -197,55 +190,56 @@ impl Round {
         self.pending == 0
     }
 
-    /// What each node said.
+    /// Returns what each node answered.
     #[must_use]
-    pub fn stories(&self) -> &[Story] {
-        &self.stories
+    pub fn outcomes(&self) -> &[NodeOutcome] {
+        &self.outcomes
     }
 
-    /// What the nodes' clocks show, in µs since 1970: the middle one of those that told.
+    /// Returns the median of the nodes' clocks that were reported, in µs since 1970.
     #[must_use]
     pub fn clock(&self) -> Option<u64> {
-        let told = self.stories.iter().filter_map(|story| match story {
-            Story::Voted(
+        let reported = self.outcomes.iter().filter_map(|outcome| match outcome {
+            NodeOutcome::Voted(
                 Vote::Held { now, .. } | Vote::Stale { now, .. } | Vote::Ahead { now, .. },
             ) => Some(*now),
             _ => None,
         });
-        let mut clocks: Vec<u64> = told.collect();
+        let mut clocks: Vec<u64> = reported.collect();
         let median = clocks.len().div_ceil(2);
         (median > 0).then(|| kth_smallest(&mut clocks, median))
     }
 
-    /// What to do about this failed ACQUIRE or WAIT, whose token was `token`, which took
-    /// `elapsed`, and which follows `haste`.
+    /// Returns what to do about this failed ACQUIRE or WAIT, which had the token `token`, took
+    /// `elapsed`, and chooses its next token by `haste`.
     #[must_use]
     pub fn advice(&self, token: u64, elapsed: Duration, haste: Haste) -> Advice {
         let overtaken = |fence, now| haste.overtake(fence, now, elapsed);
         let (mut fences, mut clocks, mut held) = (vec![], vec![], vec![]);
         let (mut granted, mut ahead, mut permanent) = (0, 0, 0);
-        for story in &self.stories {
-            match story {
-                Story::Voted(Vote::Granted | Vote::YourTurn) => {
+        for outcome in &self.outcomes {
+            match outcome {
+                NodeOutcome::Voted(Vote::Granted | Vote::YourTurn | Vote::Free { .. }) => {
                     fences.push(token);
                     granted += 1;
                 }
-                Story::Voted(Vote::Stale { fence, now }) => {
+                NodeOutcome::Voted(Vote::Stale { fence, now }) => {
                     fences.push(overtaken(*fence, *now));
                     clocks.push(*now);
                 }
-                Story::Voted(Vote::Ahead { fence, now }) => {
+                NodeOutcome::Voted(Vote::Ahead { fence, now }) => {
                     fences.push(*fence);
                     clocks.push(*now);
                     ahead += 1;
                 }
-                Story::Voted(Vote::Held { remaining, .. }) => held.push(*remaining),
-                Story::Failed(error) if error.is_permanent() => permanent += 1,
+                NodeOutcome::Voted(Vote::Held { remaining, .. }) => held.push(*remaining),
+                NodeOutcome::Failed(error) if error.is_permanent() => permanent += 1,
+                NodeOutcome::Voted(Vote::OtherPermits { .. }) => permanent += 1,
                 _ => {}
             }
         }
-        let (nodes, majority) = (self.stories.len(), Self::majority(self.stories.len()));
-        // Nodes that had not answered when the round failed may yet vote.
+        let (nodes, majority) = (self.outcomes.len(), majority(self.outcomes.len()));
+        // Nodes that had not answered when the round failed may still vote.
         let able = fences.len() + held.len() + self.pending;
         if able < majority || nodes - permanent < majority {
             let permanent = nodes - permanent < majority;
@@ -256,10 +250,10 @@ impl Round {
                 remaining: time_until_majority(held, nodes, majority),
             };
         }
-        // Rule: above the Q-th smallest fence, not the largest: one fast node would
-        // push the token past the others' cap.
+        // Rule: the token goes above the Q-th smallest fence, not above the largest. Otherwise a
+        // node with a fast clock would push the token past the cap of the others.
         let fence = kth_smallest(&mut fences, majority);
-        // Nodes that do not vote at all cannot make up for those that find the token too far ahead.
+        // Nodes that do not vote cannot replace those for which the token is too far ahead.
         if able - ahead < majority {
             let median = clocks.len().div_ceil(2);
             return Advice::Reclock {
@@ -268,8 +262,8 @@ impl Round {
             };
         }
         if granted == fences.len() {
-            // Every node that voted granted, the rest are held or silent: a split
-            // vote. Another attempt at once would only split it again.
+            // All nodes that are free granted the claim, and the others are held or silent: a
+            // split vote. Another attempt at once would split it again.
             return Advice::Contended {
                 remaining: time_until_majority(held, nodes, majority),
             };
@@ -280,20 +274,20 @@ impl Round {
     }
 }
 
-/// The `k`-th smallest (counted from 1), or the largest if there are fewer.
+/// Returns the `k`-th smallest number (counted from 1), or the largest if there are fewer.
 fn kth_smallest(values: &mut [u64], k: usize) -> u64 {
     values.sort_unstable();
     let index = k.min(values.len()).saturating_sub(1);
     values.get(index).copied().unwrap_or(0)
 }
 
-/// When so many of the locks in the way have run out that a majority is free.
+/// Returns the time until so many locks have expired that a majority is free.
 fn time_until_majority(
     mut held: Vec<Option<Duration>>,
     nodes: usize,
     majority: usize,
 ) -> Option<Duration> {
-    // A lock without a TTL never runs out.
+    // A lock without a TTL never expires.
     held.sort_unstable_by_key(|remaining| remaining.unwrap_or(Duration::MAX));
     let free = nodes - held.len();
     let missing = majority.saturating_sub(free).max(1);
@@ -301,7 +295,7 @@ fn time_until_majority(
 }
 
 /// Rule: `validity = ttl − elapsed − drift`, counted from **before the first byte is
-/// sent**, never from the reply. `None` if nothing of it is left.
+/// sent**, never from the reply. `None` if no validity is left.
 #[must_use]
 pub fn deadline(sent_at: Moment, ttl: Duration, drift: Duration, now: Moment) -> Option<Moment> {
     let sent_at = match planted::on(planted::Bug::ValidityFromReply) {
@@ -349,8 +343,8 @@ mod tests {
         round
     }
 
-    /// Without this, a client whose clock is far ahead would ask for ever larger tokens as long as
-    /// one of three nodes does not vote.
+    /// Without this, a client whose clock is far ahead would propose larger and larger tokens as
+    /// long as one of three nodes does not vote.
     #[test]
     fn a_token_too_far_ahead_for_the_nodes_that_vote_goes_by_their_clocks() {
         let reclock = Advice::Reclock {
@@ -379,10 +373,7 @@ mod tests {
 
     #[test]
     fn a_majority_is_of_all_nodes() {
-        assert_eq!(
-            [1, 2, 3, 4, 5, 6, 7].map(Round::majority),
-            [1, 2, 2, 3, 3, 4, 4]
-        );
+        assert_eq!([1, 2, 3, 4, 5, 6, 7].map(majority), [1, 2, 2, 3, 3, 4, 4]);
         // Two grants of the three nodes that answer are not a majority of five.
         let mut round = round(vec![Ok(Vote::Granted), Ok(Vote::Granted), DEAD, DEAD], 5);
         assert_eq!(round.decision(), None);
@@ -472,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn contention_tells_when_a_majority_will_be_free() {
+    fn contention_reports_when_a_majority_will_be_free() {
         let round = round(vec![held(300), held(100), held(200)], 3);
         let remaining = Some(Duration::from_millis(200));
         assert_eq!(
@@ -602,7 +593,7 @@ mod tests {
         let sent = Moment::from_nanos(0) + Duration::from_secs(100);
         let (ttl, drift) = (Duration::from_secs(10), Duration::from_millis(102));
         let expected = sent + Duration::from_millis(9_898);
-        // However late the replies come, the deadline is the same, until it is none.
+        // The deadline does not depend on when the replies come, until no validity is left.
         for elapsed in [0, 5_000, 9_897] {
             let now = sent + Duration::from_millis(elapsed);
             assert_eq!(deadline(sent, ttl, drift, now), Some(expected));

@@ -1,6 +1,6 @@
-//! What the nodes have said about a claim that waits in line.
+//! What the nodes have reported about a claim that waits in line.
 //!
-//! A node says it in two ways: in its answer to a WAIT, and in a notification when the claim's turn
+//! A node reports in two ways: in its answer to a WAIT, and in a notification when the claim's turn
 //! comes. Both go into one [`WaitState`], which does no I/O and reads no clock. [`WaitSignals`]
 //! shares it between the nodes and the waiter, and wakes the waiter.
 
@@ -12,9 +12,9 @@ use super::broadcast::{Question, submit};
 use super::node_set::NodeSet;
 use super::round::Round;
 use crate::base::clock::Moment;
-use crate::node::{Listener, News, Node, NodeError, Notifier, Tally, Verb, Vote};
+use crate::node::{Listener, News, Node, NodeError, Notifier, Tally, Verb, Vote, majority};
 
-/// What all nodes have said.
+/// What all nodes have reported.
 #[derive(Debug)]
 pub(crate) struct WaitState {
     nodes: Vec<NodeState>,
@@ -24,16 +24,16 @@ pub(crate) struct WaitState {
     asked: u32,
     /// A notification has named one more node since [`take_notified`](Self::take_notified).
     notified: bool,
-    /// A node has withdrawn what it said, or may have missed a notification: ask again.
+    /// A node has withdrawn its report, or a notification may have been lost: send WAIT again.
     ask_again: bool,
 }
 
-/// What one node has said.
+/// What one node has reported.
 #[derive(Clone, Copy, Debug)]
 struct NodeState {
     said: Said,
-    /// A moment at which the node had not granted the lock: when the last WAIT was sent that it
-    /// answered so, or the first of all.
+    /// A moment at which the node had not granted the lock: when the last WAIT that it refused was
+    /// sent, or the first WAIT.
     not_granted_at: Moment,
 }
 
@@ -42,6 +42,8 @@ enum Said {
     NotYet,
     /// The lock is free here, and the claim is the first in line.
     Turn,
+    /// This permit is free here, and the claim is the first in line.
+    Free(u32),
     /// The node has granted the lock. A grant is not taken back.
     Granted,
 }
@@ -61,24 +63,22 @@ impl WaitState {
         }
     }
 
-    /// A WAIT is about to be sent to all nodes. Their answers will say whose turn it is.
+    /// Prepares for a WAIT to all nodes. Turns that were reported before no longer count.
     fn begin(&mut self, sent_at: Moment) {
         for node in &mut self.nodes {
             if self.asked == 0 {
                 // Before the first request is sent, no node can have granted anything.
                 node.not_granted_at = sent_at;
             }
-            if node.said == Said::Turn {
-                node.said = Said::NotYet;
-            }
+            node.withdraw();
         }
         self.asked += 1;
         self.round = Round::new(Verb::Wait, self.nodes.len());
         (self.notified, self.ask_again) = (false, false);
     }
 
-    /// Counts the answer of a node to WAIT number `asked`, sent at `sent_at`. Returns whether the
-    /// waiter should look.
+    /// Counts the answer of a node to WAIT number `asked`, sent at `sent_at`. Returns whether to
+    /// wake the waiter.
     fn answered(
         &mut self,
         asked: u32,
@@ -96,6 +96,7 @@ impl WaitState {
         }
         let is_news = match answer {
             Ok(Vote::YourTurn) => state.raise(Said::Turn),
+            Ok(Vote::Free { permit }) => state.raise(Said::Free(permit)),
             Ok(Vote::Granted) => state.raise(Said::Granted),
             _ => false,
         };
@@ -104,19 +105,18 @@ impl WaitState {
         is_news || decides
     }
 
-    /// Takes note of a notification. Returns whether the waiter should look: what it knows already
-    /// is no news, or asking again for each would never end.
+    /// Applies a notification. Returns whether to wake the waiter. A notification of what is known
+    /// already does not wake it; otherwise it would send WAIT after each, without end.
     fn notified(&mut self, node: usize, news: News) -> bool {
         let Some(state) = self.nodes.get_mut(node) else {
             return false;
         };
         let said = match news {
             News::YourTurn => Said::Turn,
+            News::Free(permit) => Said::Free(permit),
             News::Granted => Said::Granted,
             News::AskAgain => {
-                if state.said == Said::Turn {
-                    state.said = Said::NotYet;
-                }
+                state.withdraw();
                 self.ask_again = true;
                 return true;
             }
@@ -126,51 +126,80 @@ impl WaitState {
         is_news
     }
 
-    /// Whether a majority of all nodes says that it is the claim's turn, or has granted the lock.
+    /// Whether a majority of all nodes has reported the claim's turn or has granted the lock; of a
+    /// semaphore, whether a majority has named the same free permit.
     pub(crate) fn is_turn(&self) -> bool {
-        let turns = self.nodes.iter().filter(|node| node.said != Said::NotYet);
-        turns.count() >= Round::majority(self.nodes.len())
+        let turn = |node: &&NodeState| matches!(node.said, Said::Turn | Said::Granted);
+        let turns = self.nodes.iter().filter(turn).count();
+        turns >= majority(self.nodes.len()) || self.free_permit().is_some()
     }
 
-    /// The nodes that have granted the lock.
+    /// Returns the permit that a majority of all nodes has named as free.
+    pub(crate) fn free_permit(&self) -> Option<u32> {
+        let named = |permit: u32| {
+            let nodes = self.nodes.iter();
+            nodes.filter(|node| node.said == Said::Free(permit)).count()
+        };
+        let permits = self.nodes.iter().filter_map(|node| match node.said {
+            Said::Free(permit) => Some(permit),
+            _ => None,
+        });
+        let enough = majority(self.nodes.len());
+        permits.into_iter().find(|permit| named(*permit) >= enough)
+    }
+
+    /// Returns the nodes that have granted the lock.
     pub(crate) fn granted(&self) -> NodeSet {
         let nodes = self.nodes.iter().enumerate();
         let granted = nodes.filter(|(_, node)| node.said == Said::Granted);
         granted.map(|(index, _)| index).collect()
     }
 
-    /// A moment at which a majority of the nodes that have granted the lock since had not done so.
-    /// The lease counts from there. `None` if fewer than a majority have granted it.
+    /// Returns a moment at which a majority of nodes, which have granted the lock since, had not
+    /// granted it. The lease counts from then. `None` if fewer than a majority have granted it.
     pub(crate) fn not_granted_at(&self) -> Option<Moment> {
         let granted = self.nodes.iter().filter(|node| node.said == Said::Granted);
         let mut since: Vec<Moment> = granted.map(|node| node.not_granted_at).collect();
-        // As many as are needed: those of which it is known the latest.
+        // A majority is enough: the nodes with the latest such moments.
         since.sort_unstable_by(|a, b| b.cmp(a));
-        since.get(Round::majority(self.nodes.len()) - 1).copied()
+        since.get(majority(self.nodes.len()) - 1).copied()
     }
 
-    /// The answers to the latest WAIT, once they have decided that the claim has to wait.
+    /// Returns the answers to the latest WAIT, once they have decided that the claim has to wait.
     pub(crate) fn refusal(&self) -> Option<Round> {
         self.round.decision().map(|_| self.round.clone())
     }
 
-    /// Whether a notification has named one more node since this was asked last.
+    /// Returns the answers to the latest WAIT so far.
+    pub(crate) fn round(&self) -> Round {
+        self.round.clone()
+    }
+
+    /// Whether a notification has come from one more node since the last call.
     pub(crate) fn take_notified(&mut self) -> bool {
         std::mem::take(&mut self.notified)
     }
 
-    /// Whether what the nodes have answered may no longer be so.
+    /// Whether the waiter should send WAIT again, because the answers may be outdated.
     pub(crate) fn must_ask_again(&self) -> bool {
         self.ask_again
     }
 }
 
 impl NodeState {
-    /// Takes note of what the node says, unless it has said as much before.
+    /// What the node said may be outdated, unless it was a grant.
+    fn withdraw(&mut self) {
+        if self.said != Said::Granted {
+            self.said = Said::NotYet;
+        }
+    }
+
+    /// Applies a report, unless the node has reported the same or more before.
     fn raise(&mut self, said: Said) -> bool {
         let is_news = match said {
             Said::NotYet => false,
             Said::Turn => self.said == Said::NotYet,
+            Said::Free(_) => self.said != said,
             Said::Granted => self.said != Said::Granted,
         };
         if is_news {
@@ -186,7 +215,7 @@ pub(crate) struct WaitSignals {
     changed: Notify,
 }
 
-/// One WAIT on its way to all nodes.
+/// One WAIT that was sent to all nodes.
 struct Asked {
     signals: Arc<WaitSignals>,
     number: u32,
@@ -194,7 +223,7 @@ struct Asked {
 }
 
 impl WaitSignals {
-    /// For a claim on so many nodes.
+    /// Creates the signals of a claim on this many nodes.
     pub(crate) fn new(nodes: usize) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(WaitState::new(nodes)),
@@ -202,7 +231,7 @@ impl WaitSignals {
         })
     }
 
-    /// What this node notifies the waiter with.
+    /// Returns the notifier for this node.
     pub(crate) fn notifier(self: &Arc<Self>, node: usize) -> Notifier {
         Notifier::new(Arc::clone(self) as Arc<dyn Listener>, node)
     }
@@ -323,7 +352,7 @@ mod tests {
         state.begin(at(2));
         assert!(!state.is_turn());
         assert_eq!(state.granted().iter().collect::<Vec<_>>(), [1]);
-        // Nor does a node take a grant back.
+        // A node does not withdraw a grant.
         state.notified(1, News::AskAgain);
         assert!(state.must_ask_again() && state.granted().contains(1));
         state.notified(1, News::YourTurn);
@@ -341,7 +370,7 @@ mod tests {
         state.answered(2, at(10), 0, held());
         state.answered(2, at(10), 1, TURN);
         state.begin(at(20));
-        // Late, and older than what is known.
+        // This answer is late, and older than what is known.
         state.answered(1, at(1), 1, held());
         state.notified(0, News::Granted);
         assert_eq!(state.not_granted_at(), None, "one of three");
@@ -349,7 +378,7 @@ mod tests {
         assert_eq!(state.not_granted_at(), Some(at(1)), "node 2 never answered");
         state.notified(1, News::Granted);
         assert_eq!(state.not_granted_at(), Some(at(10)));
-        // An answer that grants says nothing about when.
+        // An answer that grants does not say when the lock was granted.
         state.answered(3, at(20), 1, GRANTED);
         assert_eq!(state.not_granted_at(), Some(at(10)));
     }

@@ -1,40 +1,18 @@
 //! The machine's clock is set back or ahead, and the store is tidied up meanwhile.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use leasehold::{Client, Moment, TimeSource};
+use leasehold::{Client, Moment};
+use leasehold_testkit::ShiftedClock;
+use leasehold_testkit::setup::LONG;
 
 use super::store::Store;
-use super::{LONG, client, lock};
+use super::{client, lock};
 
-/// The system's clocks, one of which is off by this many microseconds.
-#[derive(Clone, Default)]
-struct Wrong(Arc<AtomicI64>);
+const HOUR: i64 = 3600;
+const DAY: i64 = 24 * HOUR;
 
-impl Wrong {
-    fn set_back(&self, by: Duration) {
-        let by = i64::try_from(by.as_micros()).expect("the offset is in range");
-        self.0.fetch_sub(by, Ordering::Relaxed);
-    }
-}
-
-impl TimeSource for Wrong {
-    fn now(&self) -> Moment {
-        Moment::now()
-    }
-
-    fn unix_us(&self) -> u64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let now = u64::try_from(now.expect("after 1970").as_micros()).expect("a date");
-        now.saturating_add_signed(self.0.load(Ordering::Relaxed))
-    }
-}
-
-const HOUR: Duration = Duration::from_secs(3600);
-
-async fn client_of(store: &Store, clock: &Wrong) -> Client {
+async fn client_of(store: &Store, clock: &ShiftedClock) -> Client {
     let builder = Client::builder().node(store.url()).connect_timeout(LONG);
     let connected = builder.time_source(clock.clone()).connect().await;
     connected.expect("the store works")
@@ -59,10 +37,10 @@ fn check_grow(tokens: &[u64]) {
 
 #[tokio::test]
 async fn names_used_before_can_be_locked_and_tokens_keep_growing() {
-    let (store, clock) = (Store::new(), Wrong::default());
+    let (store, clock) = (Store::new(), ShiftedClock::default());
     let same = client_of(&store, &clock).await;
     let mut all = tokens(&same, "a", 3).await;
-    clock.set_back(HOUR);
+    clock.set_ahead_by(-HOUR);
     // The client that saw the change, and one that did not.
     all.extend(tokens(&same, "a", 3).await);
     let new = client_of(&store, &clock).await;
@@ -79,16 +57,16 @@ async fn names_used_before_can_be_locked_and_tokens_keep_growing() {
 /// A held lock ends neither early nor an hour late because of it.
 #[tokio::test]
 async fn a_held_lock_lasts_for_its_ttl() {
-    let (store, clock) = (Store::new(), Wrong::default());
+    let (store, clock) = (Store::new(), ShiftedClock::default());
     let (holder, other) = (
         client_of(&store, &clock).await,
         client_of(&store, &clock).await,
     );
     let before = Moment::now();
     let mutex = holder.mutex("a");
-    let mutex = mutex.with_options(|o| super::patient(o, 1_500).without_renewal());
+    let mutex = mutex.with_options(|o| super::with_ttl(o, 1_500).without_renewal());
     let lease = mutex.lock().await.expect("a lease");
-    clock.set_back(HOUR);
+    clock.set_ahead_by(-HOUR);
     let next = lock(&other, "a").await;
     // The client releases a lost lease a little before its TTL has passed.
     let early = before + Duration::from_millis(1_300);
@@ -100,8 +78,8 @@ async fn a_held_lock_lasts_for_its_ttl() {
 /// The store was created while the clock was a year behind. The clock was corrected later.
 #[tokio::test]
 async fn the_clock_may_be_behind_when_the_store_is_created() {
-    let (store, clock) = (Store::new(), Wrong::default());
-    clock.set_back(HOUR * 24 * 365);
+    let (store, clock) = (Store::new(), ShiftedClock::default());
+    clock.set_ahead_by(-365 * DAY);
     let client = client_of(&store, &clock).await;
     let mut all = tokens(&client, "a", 3).await;
     all.extend(tokens(&super::client(&store.url()).await, "a", 3).await);
@@ -111,9 +89,9 @@ async fn the_clock_may_be_behind_when_the_store_is_created() {
 /// A client that only inspected while the clock was ahead has begun an epoch in the future, and
 /// no token was granted. Locks can be acquired all the same when the clock is correct again.
 #[tokio::test]
-async fn an_epoch_ahead_of_the_clock_blocks_no_client() {
-    let (store, clock) = (Store::new(), Wrong::default());
-    clock.0.store(3_600_000_000, Ordering::Relaxed);
+async fn an_epoch_ahead_of_the_clock_does_not_block_clients() {
+    let (store, clock) = (Store::new(), ShiftedClock::default());
+    clock.set_ahead_by(HOUR);
     let ahead = client_of(&store, &clock).await;
     assert!(
         ahead
@@ -123,12 +101,12 @@ async fn an_epoch_ahead_of_the_clock_blocks_no_client() {
             .locks
             .is_empty()
     );
-    clock.0.store(0, Ordering::Relaxed);
+    clock.set_ahead_by(0);
     check_grow(&tokens(&client_of(&store, &clock).await, "a", 3).await);
 }
 
 /// Makes the log so large that the store is tidied up, and waits for that.
-async fn tidy(store: &Store, clock: &Wrong) {
+async fn tidy(store: &Store, clock: &ShiftedClock) {
     let client = client_of(store, clock).await;
     let filler = "INSERT INTO names (name, fence, fence_until_us) VALUES (zeroblob(1200000), 1, 1)";
     store.sql().execute(filler, []).expect("written");
@@ -148,15 +126,11 @@ async fn tidy(store: &Store, clock: &Wrong) {
 /// A clock that is set ahead by days makes fences look old, but not the locks that belong to
 /// them.
 #[tokio::test]
-async fn a_clock_that_is_set_ahead_frees_no_lock() {
-    let (store, clock) = (Store::new(), Wrong::default());
+async fn a_clock_that_is_set_ahead_does_not_free_locks() {
+    let (store, clock) = (Store::new(), ShiftedClock::default());
     let client = client_of(&store, &clock).await;
     let lease = lock(&client, "a").await;
-    let days = 3 * 24 * HOUR.as_micros();
-    clock.0.store(
-        i64::try_from(days).expect("the offset is in range"),
-        Ordering::Relaxed,
-    );
+    clock.set_ahead_by(3 * DAY);
     tidy(&store, &clock).await;
     let other = client_of(&store, &clock).await;
     assert!(
@@ -174,7 +148,7 @@ async fn a_clock_that_is_set_ahead_frees_no_lock() {
 /// time since boot in its row belongs to the other boot.
 #[tokio::test]
 async fn locks_of_another_boot_are_removed_by_the_wall_clock() {
-    let (store, clock) = (Store::new(), Wrong::default());
+    let (store, clock) = (Store::new(), ShiftedClock::default());
     let client = client_of(&store, &clock).await;
     let _leases = (lock(&client, "held").await, lock(&client, "over").await);
     let rewrite = |name: &str, boot_ns: i64, unix_us: i64| {
@@ -196,16 +170,19 @@ async fn locks_of_another_boot_are_removed_by_the_wall_clock() {
 /// Other users may write the file. The name of a socket in it must not lead to another file.
 #[tokio::test]
 async fn a_socket_name_cannot_lead_to_another_file() {
-    let (store, clock) = (Store::new(), Wrong::default());
+    let (store, clock) = (Store::new(), ShiftedClock::default());
     let client = client_of(&store, &clock).await;
     let precious = store.dir().join("precious.sock");
     std::fs::write(&precious, "x").expect("written");
     for socket in [precious.to_str().expect("text"), "../precious.sock"] {
         let enter = "INSERT INTO waiters (name, owner, ticket, clock, asked_boot_ns,
                                           asked_unix_us, socket, id)
-                     VALUES (x'61', CAST(?1 AS BLOB), 1 << 52, 'elsewhere', 0,
-                             CAST(1000000 * unixepoch('subsec') AS INTEGER), ?1, 1)";
-        store.sql().execute(enter, [socket]).expect("written");
+                     VALUES (x'61', CAST(?1 AS BLOB), 1 << 52, 'elsewhere', 0, ?2, ?1, 1)";
+        let now_us = leasehold_testkit::unix_us() as i64;
+        store
+            .sql()
+            .execute(enter, (socket, now_us))
+            .expect("written");
     }
     let mark = "INSERT INTO names (name, line) VALUES (x'61', 1)";
     store.sql().execute(mark, []).expect("written");

@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
+use leasehold_testkit::process::state;
+use leasehold_testkit::setup::blocking::until;
+use leasehold_testkit::setup::{lease_of, spawn_lock};
+
 use super::puppet::Puppet;
 use super::store::Store;
-use super::until;
-
-/// The kernel's state of a process: `S` sleeps, `Z` is a zombie.
-fn state(pid: u32) -> char {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process exists");
-    let (_, fields) = stat.rsplit_once(") ").expect("fields");
-    fields.chars().next().expect("a state")
-}
 
 #[test]
 fn the_lock_of_a_killed_holder_is_free_for_later_callers() {
@@ -25,6 +21,33 @@ fn the_lock_of_a_killed_holder_is_free_for_later_callers() {
     assert!(other.lock("a").token > held.token);
 }
 
+/// Each reader has its own process. The lock is free when the last of them is dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_reader_does_not_keep_a_writer_out() {
+    let store = Store::new();
+    let mut reader = Puppet::of(&store.url());
+    reader.read("a");
+    let client = super::client(&store.url()).await;
+    let lock = client.rw_lock("a");
+    let reading = lock.read().await.expect("a lease");
+    assert!(lock.try_write().await.expect("the store").is_none());
+    reader.kill();
+    reader.reap();
+    // The TTL is an hour.
+    assert!(lock.try_write().await.expect("the store").is_none());
+    reading.release().await;
+    assert!(lock.try_write().await.expect("the store").is_some());
+
+    // Its death wakes a writer that waits.
+    let mut reader = Puppet::of(&store.url());
+    reader.read("a");
+    let writing = tokio::spawn(lock.write());
+    store.until_waiters(1);
+    reader.kill();
+    reader.reap();
+    drop(writing.await.expect("no panic").expect("a lease"));
+}
+
 #[test]
 fn the_death_of_a_holder_wakes_waiters_while_it_is_a_zombie() {
     let store = Store::new();
@@ -36,15 +59,19 @@ fn the_death_of_a_holder_wakes_waiters_while_it_is_a_zombie() {
     assert!(other.receive_lease().token > held.token);
     assert_eq!(
         state(holder.pid()),
-        'Z',
+        Some('Z'),
         "the process must be a zombie here"
     );
     // Also for a client that has not seen the holder alive.
     other.kill();
-    until("a zombie", || state(other.pid()) == 'Z');
+    until("a zombie", || state(other.pid()) == Some('Z'));
     let mut third = Puppet::of(&store.url());
     assert!(!third.finds_held("a"));
-    assert_eq!(state(other.pid()), 'Z', "the process must be a zombie here");
+    assert_eq!(
+        state(other.pid()),
+        Some('Z'),
+        "the process must be a zombie here"
+    );
 }
 
 /// The test's own process waits here, with other threads and on another client.
@@ -59,13 +86,12 @@ async fn a_death_wakes_the_waiters_of_every_name_held() {
     let client = super::client(&store.url()).await;
     let waiting: Vec<_> = names
         .map(|name| client.mutex(name).with_options(super::forever))
-        .map(|mutex| tokio::spawn(async move { mutex.lock().await.map(|lease| lease.token()) }))
+        .map(spawn_lock)
         .into();
     store.until_waiters(3);
     holder.kill();
     for one in waiting {
-        let token = tokio::time::timeout(super::LONG, one).await;
-        token.expect("in time").expect("no panic").expect("a lease");
+        drop(lease_of(one).await);
     }
 }
 

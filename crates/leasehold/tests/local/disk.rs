@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use leasehold_testkit::TempDir;
+use leasehold_testkit::setup::blocking::until;
 
 use super::puppet::Puppet;
-use super::{skip, until};
+use super::skip;
 
 /// A puppet process with a small disk.
 struct Disk {

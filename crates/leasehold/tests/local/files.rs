@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Error};
+use leasehold::node::NodeError;
+use leasehold::{Client, Error, NodeOutcome, Options};
+use leasehold_testkit::setup::LONG;
 use rusqlite::Connection;
 
 use super::store::Store;
-use super::{LONG, client, forever, lock};
+use super::{client, forever, lock};
 
 /// Checks that a client of this file gets an error with these words, both for a lock and when it
 /// waits for the store.
@@ -38,6 +40,32 @@ async fn check_works_without_the_file(store: &Store, client: &Client) {
     }
     let locked = client.mutex("a").with_options(forever).lock().await;
     locked.expect("a lease").release().await;
+}
+
+/// Another process has the store locked, as one that was stopped in the middle of a transaction.
+#[tokio::test]
+async fn a_store_that_stays_locked_is_reported() {
+    let store = Store::new();
+    let client = client(&store.url()).await;
+    let other = store.sql();
+    other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
+    let short = |options: Options| options.node_timeout(Duration::from_millis(100));
+    let tried = client.mutex("a").with_options(short).try_lock().await;
+    let error = tried.expect_err("the store is locked");
+    let NodeOutcome::Failed(node) = &error.nodes()[0].outcome else {
+        panic!("{error:?}");
+    };
+    assert!(
+        matches!(node, NodeError::StoreUnavailable { .. }),
+        "{node:?}"
+    );
+    assert!(node.had_no_effect() && !node.is_permanent(), "{node:?}");
+    assert_eq!(
+        node.to_string(),
+        "the store cannot be used now: another process keeps it locked (is that process stopped?)"
+    );
+    other.execute_batch("COMMIT").expect("unlocked");
+    lock(&client, "a").await.release().await;
 }
 
 const WHAT_TO_DO: &str = "move it away";

@@ -2,15 +2,19 @@
 //! meanwhile.
 
 use std::collections::HashMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use leasehold_testkit::setup::blocking::until;
+use leasehold_testkit::setup::eventually;
+use leasehold_testkit::unix_us;
 use rusqlite::params;
 
-use super::puppet::{Puppet, since_boot};
+use super::puppet::{Puppet, released_at, since_boot};
 use super::store::{Store, median};
-use super::{client, forever, until};
+use super::{client, forever};
 
-/// Far below the second for which the lock is reserved for the next waiter.
+/// Far below the 2 s for which the first in line is granted the lock when it is handed over, and
+/// below the 1.1 s after which waiters send WAIT by themselves.
 const PROMPT: Duration = Duration::from_millis(300);
 
 /// Puppets that wait for a lock, in this order.
@@ -45,14 +49,20 @@ fn processes_are_served_in_order_of_arrival() {
 }
 
 #[test]
-fn a_lock_reserved_for_a_waiter_cannot_be_acquired() {
+fn a_lock_handed_over_to_a_waiter_is_refused_to_others() {
     let store = Store::new();
     let (mut holder, mut other) = (Puppet::of(&store.url()), Puppet::of(&store.url()));
     let first = line_behind(&store, &mut holder);
     first[0].stop();
     holder.release("a");
-    assert!(other.finds_held("a"), "it was the waiter's turn");
-    assert!(holder.finds_held("a"), "it was the waiter's turn");
+    assert!(
+        other.finds_held("a"),
+        "the lock was handed over to the waiter"
+    );
+    assert!(
+        holder.finds_held("a"),
+        "the lock was handed over to the waiter"
+    );
     first[0].resume();
     first[0].receive_lease();
 }
@@ -64,29 +74,29 @@ fn line_behind(store: &Store, holder: &mut Puppet) -> Vec<Puppet> {
 
 /// A waiter that may only be slow keeps its turn for a while. Then the others treat it as dead.
 #[test]
-fn a_stopped_waiter_delays_those_behind_it_by_a_few_seconds() {
+fn a_stopped_waiter_delays_later_waiters_by_a_few_seconds() {
     let store = Store::new();
     let mut holder = Puppet::of(&store.url());
     holder.lock("a");
-    let puppets = line(&store, 3);
+    let mut puppets = line(&store, 3);
     puppets[0].stop();
     let released = holder.release("a");
     let second = puppets[1].receive_lease();
     // The rule allows 3 s plus the turn of one waiter. The TTL is an hour.
     let delay = second.at.saturating_sub(released);
     assert!(delay < Duration::from_secs(30), "{delay:?}");
-    // The stopped waiter is not dead and waits again, but now it is last.
-    puppets[0].resume();
-    let mut puppets = puppets;
     puppets[1].release("a");
     let third = puppets[2].receive_lease();
     assert!(third.token > second.token);
+    // The stopped waiter is not dead, and waits again. (If it did so earlier, it could overtake the
+    // third: it takes the lowest ticket that can win.)
+    puppets[0].resume();
     puppets[2].release("a");
     assert!(puppets[0].receive_lease().token > third.token);
 }
 
 #[test]
-fn killed_waiters_delay_no_other() {
+fn killed_waiters_do_not_delay_others() {
     let store = Store::new();
     let mut took = Vec::new();
     for _ in 0..5 {
@@ -107,7 +117,7 @@ fn killed_waiters_delay_no_other() {
 
 /// The holder dies, and so does the first in line at the same moment.
 #[test]
-fn a_line_outlives_the_holder_and_its_first() {
+fn a_line_survives_the_death_of_the_holder_and_the_first_waiter() {
     let store = Store::new();
     let mut took = Vec::new();
     for _ in 0..5 {
@@ -148,7 +158,7 @@ async fn a_waiter_that_gives_up_passes_its_turn_on() {
             1 => {
                 holder.send("release a");
                 first.abort();
-                released(&holder.receive())
+                released_at(&holder.receive())
             }
             _ => {
                 let released = holder.release("a");
@@ -161,11 +171,6 @@ async fn a_waiter_that_gives_up_passes_its_turn_on() {
         store.until_waiters(0);
     }
     assert!(median(took.clone()) <= PROMPT, "{took:?}");
-}
-
-fn released(said: &str) -> Duration {
-    let at = said.strip_prefix("Released ").expect(said);
-    Duration::from_nanos(at.parse().expect("a number"))
 }
 
 /// Each process releases the lock and acquires it again at once. If the holder or any other
@@ -218,14 +223,10 @@ async fn only_living_waiters_are_counted() {
     puppets[1].reap();
     assert_eq!(waiters().await, 2, "one of them was killed");
     puppets[0].stop();
-    let started = since_boot();
-    while waiters().await > 1 {
-        assert!(
-            since_boot() - started < super::LONG,
-            "the dead waiter is still counted"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("the dead waiter is not counted", async || {
+        (waiters().await == 1).then_some(())
+    })
+    .await;
 }
 
 /// The sockets are deleted from outside: waiters create new ones.
@@ -253,8 +254,7 @@ fn a_waiter_of_another_boot_gets_its_turn_and_expires_like_others() {
     let ticket = holder.lock("a").token + 1_000;
     let owner = format!("{}:{ticket}:1@elsewhere:", "0".repeat(40));
     let asks = |later: Duration| {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-        let asked = (since_1970.expect("a clock") + later).as_micros();
+        let asked = u128::from(unix_us()) + later.as_micros();
         let enter = "INSERT INTO waiters (name, owner, ticket, clock, asked_boot_ns,
                                           asked_unix_us, socket, id)
                      VALUES (x'61', ?, ?, 'elsewhere', 0, ?, '', 0)

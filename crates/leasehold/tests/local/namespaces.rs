@@ -5,11 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use leasehold_testkit::setup::LONG;
+use leasehold_testkit::{process, unix_us};
 
-use super::puppet::{Puppet, send, since_boot};
+use super::puppet::{Puppet, since_boot};
+use super::skip;
 use super::store::Store;
-use super::{LONG, skip};
 
 const TTL_MS: u64 = 3_000;
 const TTL: Duration = Duration::from_millis(TTL_MS);
@@ -92,9 +93,9 @@ fn a_holder_in_the_same_pid_namespace_is_judged() {
     store.until_waiters(1);
     let outside = Puppet::of(&store.url()).finds_held("a");
     assert!(outside, "judged from outside");
-    send(holder.child_pid(), Signal::KILL);
+    process::signal(holder.child_pid(), "KILL");
     assert!(other.receive_lease().token > held.token);
-    send(other.child_pid(), Signal::KILL);
+    process::signal(other.child_pid(), "KILL");
 }
 
 /// Without a `/proc` of its own namespace a process cannot identify itself: the pids there belong
@@ -186,10 +187,7 @@ fn rows_of_another_boot_end_with_their_ttl() {
         let expires = i64::try_from(expires.as_micros()).expect("a date");
         assert_eq!(store.sql().execute(set, [expires]), Ok(1));
     };
-    let since_1970 = || {
-        let now = std::time::SystemTime::now();
-        now.duration_since(std::time::UNIX_EPOCH).expect("a clock")
-    };
+    let since_1970 = || Duration::from_micros(unix_us());
     rewrite(since_1970() + LONG * 10);
     assert!(other.finds_held("a"));
     let expires = since_1970() + Duration::from_millis(1_500);

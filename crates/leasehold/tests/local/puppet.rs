@@ -1,16 +1,16 @@
 //! A process that executes the test's commands, one line at a time.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use leasehold::{Client, Error, Lease, Moment};
-use leasehold_testkit::until_stopped;
-use rustix::process::{Pid, Signal, kill_process};
+use leasehold_testkit::process;
+use leasehold_testkit::setup::{LONG, blocking};
 
-use super::{FOREVER_MS as FOREVER, LONG, patient};
+use super::{FOREVER_MS as FOREVER, with_ttl};
 
 const PUPPET: &str = "LEASEHOLD_TEST_PUPPET";
 
@@ -28,10 +28,10 @@ async fn puppet() {
             let _ = sender.send(line);
         }
     });
-    let mut part = Part::default();
+    let mut state = State::default();
     while let Some(line) = lines.recv().await {
         let words: Vec<&str> = line.split(' ').collect();
-        let answer = match part.play(&words).await {
+        let answer = match state.execute(&words).await {
             Ok(answer) => answer,
             Err(error) => format!("error {error}"),
         };
@@ -41,13 +41,13 @@ async fn puppet() {
 
 /// The state of a puppet.
 #[derive(Default)]
-struct Part {
+struct State {
     client: Option<Client>,
     leases: HashMap<String, Lease>,
 }
 
-impl Part {
-    async fn play(&mut self, words: &[&str]) -> Result<String, Error> {
+impl State {
+    async fn execute(&mut self, words: &[&str]) -> Result<String, Error> {
         let number = |index: usize| words[index].parse::<u64>().expect("a number");
         match words[0] {
             "open" => {
@@ -67,6 +67,12 @@ impl Part {
                 Ok("closed".into())
             }
             "lock" => self.lock(words[1], number(2), None).await,
+            "read" => {
+                let lock = self.client().rw_lock(words[1]);
+                let lock = lock.with_options(|o| with_ttl(o, number(2)));
+                let lease = lock.read().await?;
+                Ok(self.keep(words[1], lease))
+            }
             "wait" => {
                 let wait = Duration::from_millis(number(3));
                 self.lock(words[1], number(2), Some(wait)).await
@@ -74,7 +80,7 @@ impl Part {
             "try" => self.lock(words[1], number(2), Some(Duration::ZERO)).await,
             "lock-detached" => {
                 let mutex = self.client().mutex(words[1]);
-                let mutex = mutex.with_options(|o| patient(o, FOREVER).detached());
+                let mutex = mutex.with_options(|o| with_ttl(o, FOREVER).detached());
                 let lease = mutex.lock().await?;
                 Ok(self.keep(words[1], lease))
             }
@@ -127,7 +133,7 @@ impl Part {
         wait: Option<Duration>,
     ) -> Result<String, Error> {
         let mutex = self.client().mutex(name);
-        let mutex = mutex.with_options(|o| patient(o, ttl_ms));
+        let mutex = mutex.with_options(|o| with_ttl(o, ttl_ms));
         let lease = match wait {
             None => mutex.lock().await,
             Some(Duration::ZERO) => match mutex.try_lock().await? {
@@ -146,7 +152,7 @@ impl Part {
     /// the last increment, which must be smaller.
     async fn count(&self, name: &str, file: &str, rounds: u64) -> Result<String, Error> {
         let mutex = self.client().mutex(name);
-        let mutex = mutex.with_options(|o| patient(o, FOREVER));
+        let mutex = mutex.with_options(|o| with_ttl(o, FOREVER));
         for _ in 0..rounds {
             let lease = mutex.lock().await?;
             let text = std::fs::read_to_string(file).expect("the file");
@@ -164,14 +170,12 @@ impl Part {
         }
         Ok("counted".into())
     }
-}
 
-impl Part {
     /// Acquires the lock again and again, immediately after each release, and each time appends
     /// to a file which process had it.
     async fn turns(&self, name: &str, file: &str, rounds: u64) -> Result<String, Error> {
         let mutex = self.client().mutex(name);
-        let mutex = mutex.with_options(|o| patient(o, FOREVER));
+        let mutex = mutex.with_options(|o| with_ttl(o, FOREVER));
         for _ in 0..rounds {
             let lease = mutex.lock().await?;
             let mut log = std::fs::OpenOptions::new();
@@ -237,20 +241,10 @@ impl Puppet {
         change(&mut command);
         let mut child = command.spawn().expect("the child starts");
         let output = child.stdout.take().expect("its output");
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if let Some(answer) = line.strip_prefix("> ") {
-                    // The test may have ended.
-                    let _ = sender.send(answer.to_owned());
-                }
-            }
-        });
-        let input = child.stdin.take();
         Self {
+            input: child.stdin.take(),
+            lines: process::lines(output),
             child,
-            input,
-            lines,
         }
     }
 
@@ -264,8 +258,19 @@ impl Puppet {
     }
 
     pub fn receive(&self) -> String {
-        let received = self.lines.recv_timeout(LONG);
-        received.expect("the child answers")
+        self.answer_within(LONG).expect("the child answers")
+    }
+
+    /// The next line that is an answer.
+    fn answer_within(&self, time: Duration) -> Result<String, RecvTimeoutError> {
+        let end = std::time::Instant::now() + time;
+        loop {
+            let left = end.saturating_duration_since(std::time::Instant::now());
+            let line = self.lines.recv_timeout(left)?;
+            if let Some(answer) = line.strip_prefix("> ") {
+                return Ok(answer.to_owned());
+            }
+        }
     }
 
     pub fn request(&mut self, line: &str) -> String {
@@ -288,6 +293,11 @@ impl Puppet {
         self.receive_lease()
     }
 
+    pub fn read(&mut self, name: &str) -> Got {
+        self.send(&format!("read {name} {FOREVER}"));
+        self.receive_lease()
+    }
+
     pub fn send_lock(&mut self, name: &str) {
         self.send(&format!("lock {name} {FOREVER}"));
     }
@@ -299,8 +309,7 @@ impl Puppet {
     /// Releases a lock. Returns when it began to.
     pub fn release(&mut self, name: &str) -> Duration {
         let answer = self.request(&format!("release {name}"));
-        let at = answer.strip_prefix("Released ").expect(&answer);
-        Duration::from_nanos(at.parse().expect("a number"))
+        released_at(&answer)
     }
 
     /// Whether another process holds the lock. If not, the lock is released again.
@@ -316,7 +325,7 @@ impl Puppet {
 
     /// Checks that the puppet sends no line for this time.
     pub fn is_silent_for(&self, time: Duration) {
-        let received = self.lines.recv_timeout(time);
+        let received = self.answer_within(time);
         assert_eq!(received, Err(RecvTimeoutError::Timeout), "too early");
     }
 
@@ -337,63 +346,33 @@ impl Puppet {
     }
 
     /// The pid of the puppet, if a wrapper program has started it in a namespace.
-    pub fn child_pid(&self) -> i32 {
+    pub fn child_pid(&self) -> u32 {
         let children = format!("/proc/{0}/task/{0}/children", self.pid());
-        let mut child = None;
-        super::until("the wrapper has a child", || {
+        blocking::eventually("the wrapper has a child", || {
             let pids = std::fs::read_to_string(&children).expect("the process lives");
-            child = pids.trim().parse().ok();
-            child.is_some()
-        });
-        child.expect("found")
+            pids.trim().parse().ok()
+        })
     }
 
     /// Waits until it and all its children are dead.
     pub fn until_gone(&self) {
-        until_closed(&self.lines);
+        loop {
+            match self.lines.recv_timeout(LONG) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => panic!("the process does not die"),
+            }
+        }
     }
 
     /// Stops it (SIGSTOP), and waits until it has stopped.
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
-        until_stopped(self.pid());
+        process::stop(self.pid());
     }
 
     /// Resumes it (SIGCONT).
     pub fn resume(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        send(i32::try_from(self.pid()).expect("a pid"), signal);
-    }
-
-    /// The processor time it has used.
-    pub fn cpu_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
-        let stat = stat.expect("the process lives");
-        let (_, fields) = stat.rsplit_once(") ").expect("fields");
-        let ticks = fields.split(' ').skip(11).take(2);
-        let ticks: u64 = ticks
-            .map(|field| field.parse::<u64>().expect("ticks"))
-            .sum();
-        // USER_HZ, which is 100 on every Linux.
-        Duration::from_millis(ticks * 10)
-    }
-}
-
-pub fn send(pid: i32, signal: Signal) {
-    let pid = Pid::from_raw(pid).expect("a pid");
-    kill_process(pid, signal).expect("signalled");
-}
-
-fn until_closed(lines: &Receiver<String>) {
-    loop {
-        match lines.recv_timeout(LONG) {
-            Ok(_) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => panic!("the process does not die"),
-        }
+        process::signal(self.pid(), "CONT");
     }
 }
 
@@ -403,6 +382,12 @@ impl Drop for Puppet {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// When the puppet began to release a lock, from its answer.
+pub fn released_at(answer: &str) -> Duration {
+    let at = answer.strip_prefix("Released ").expect(answer);
+    Duration::from_nanos(at.parse().expect("a number"))
 }
 
 fn got(answer: &str) -> Got {

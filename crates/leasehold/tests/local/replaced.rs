@@ -1,6 +1,7 @@
 //! The file is deleted or replaced while it is in use: all clients switch to the new one, and
 //! tokens keep growing.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::{Client, Lease};
@@ -16,7 +17,7 @@ async fn is_held(client: &Client) -> bool {
 }
 
 /// Checks that an old client and a new one exclude each other, now and later.
-async fn check_meet(store: &Store, old: &Client, lease: Lease) {
+async fn check_clients_exclude_each_other(store: &Store, old: &Client, lease: Lease) {
     let new = client(&store.url()).await;
     let second = lock(&new, "a").await;
     assert!(second.token() > lease.token(), "tokens keep growing");
@@ -48,15 +49,13 @@ async fn check_replaced(replace: impl AsyncFnOnce(&Store)) {
     let old = client(&store.url()).await;
     let lease = lock(&old, "a").await;
     replace(&store).await;
-    check_meet(&store, &old, lease).await;
+    check_clients_exclude_each_other(&store, &old, lease).await;
 }
 
 #[tokio::test]
 async fn clients_agree_after_all_files_are_deleted() {
     check_replaced(async |store: &Store| {
-        for end in ["", "-wal", "-shm"] {
-            std::fs::remove_file(store.beside(end)).expect("deleted");
-        }
+        delete(store, &["", "-wal", "-shm"]);
     })
     .await;
 }
@@ -86,7 +85,27 @@ async fn clients_agree_after_the_directory_is_replaced() {
     let away = store.dir().with_extension("old");
     std::fs::rename(store.dir(), away).expect("moved");
     std::fs::create_dir(store.dir()).expect("made");
-    check_meet(&store, &old, lease).await;
+    check_clients_exclude_each_other(&store, &old, lease).await;
+}
+
+fn back_up(store: &Store) -> PathBuf {
+    let backup = store.beside(".backup");
+    let path = backup.to_str().expect("a path of text");
+    let copied = store.sql().execute("VACUUM INTO ?", [path]);
+    copied.expect("copied");
+    backup
+}
+
+fn restore(store: &Store, backup: &Path) {
+    delete(store, &["-wal", "-shm"]);
+    std::fs::rename(backup, store.path()).expect("moved");
+}
+
+/// Deletes the file (`""`) or files beside it.
+fn delete(store: &Store, ends: &[&str]) {
+    for end in ends {
+        std::fs::remove_file(store.beside(end)).expect("deleted");
+    }
 }
 
 /// A backup replaces the file, without anything that came after the backup.
@@ -95,18 +114,10 @@ async fn clients_agree_after_an_older_copy_replaces_the_file() {
     let store = Store::new();
     let old = client(&store.url()).await;
     lock(&old, "a").await.release().await;
-    let backup = store.beside(".backup");
-    let path = backup.to_str().expect("a path of text");
-    store
-        .sql()
-        .execute("VACUUM INTO ?", [path])
-        .expect("copied");
+    let backup = back_up(&store);
     let lease = lock(&old, "a").await;
-    for end in ["-wal", "-shm"] {
-        std::fs::remove_file(store.beside(end)).expect("deleted");
-    }
-    std::fs::rename(&backup, store.path()).expect("moved");
-    check_meet(&store, &old, lease).await;
+    restore(&store, &backup);
+    check_clients_exclude_each_other(&store, &old, lease).await;
 }
 
 /// A lock that a backup restores has no holder. It ends with its TTL or its process, and the next
@@ -116,16 +127,8 @@ async fn clients_agree_after_a_copy_with_the_lock_replaces_the_file() {
     let store = Store::new();
     let old = client(&store.url()).await;
     let lease = lock(&old, "a").await;
-    let backup = store.beside(".backup");
-    let path = backup.to_str().expect("a path of text");
-    store
-        .sql()
-        .execute("VACUUM INTO ?", [path])
-        .expect("copied");
-    for end in ["-wal", "-shm"] {
-        std::fs::remove_file(store.beside(end)).expect("deleted");
-    }
-    std::fs::rename(&backup, store.path()).expect("moved");
+    let backup = back_up(&store);
+    restore(&store, &backup);
     // The copy may be of any age, so the lease has ended although the copy contains it.
     let lost = lease.extend().await.expect_err("the lease has ended");
     assert!(lost.to_string().contains("was lost"), "{lost}");
@@ -137,16 +140,14 @@ async fn clients_agree_after_a_copy_with_the_lock_replaces_the_file() {
 
 /// The same between processes, which share the files beside the store in other ways than the
 /// threads of one process do.
-fn check_processes_meet(delete: &[&str], others: usize) {
+fn check_processes_exclude_each_other(deleted: &[&str], others: usize) {
     let store = Store::new();
     let mut old: Vec<_> = (0..=others).map(|_| Puppet::of(&store.url())).collect();
     let held = old[0].lock("a");
     for puppet in &mut old[1..] {
         assert!(puppet.finds_held("a"));
     }
-    for end in delete {
-        std::fs::remove_file(store.beside(end)).expect("deleted");
-    }
+    delete(&store, deleted);
     let mut new = Puppet::of(&store.url());
     let got = new.lock("a");
     assert!(got.token > held.token, "tokens keep growing");
@@ -167,12 +168,12 @@ fn check_processes_meet(delete: &[&str], others: usize) {
 
 #[test]
 fn processes_agree_after_all_files_are_deleted() {
-    check_processes_meet(&["", "-wal", "-shm"], 2);
+    check_processes_exclude_each_other(&["", "-wal", "-shm"], 2);
 }
 
 #[test]
 fn processes_agree_after_only_the_file_is_deleted() {
-    check_processes_meet(&[""], 2);
+    check_processes_exclude_each_other(&[""], 2);
 }
 
 /// While a process has the old file open, the new one may not work yet, because the index of the
@@ -217,9 +218,7 @@ async fn waiters_switch_to_the_new_store_too() {
     let lease = lock(&holder, "a").await;
     let waiting = tokio::spawn(async move { lock(&other, "a").await });
     store.until_waiters(1);
-    for end in ["", "-wal", "-shm"] {
-        std::fs::remove_file(store.beside(end)).expect("deleted");
-    }
+    delete(&store, &["", "-wal", "-shm"]);
     let second = waiting.await.expect("no panic");
     assert!(second.token() > lease.token());
     assert!(lease.extend().await.is_err());

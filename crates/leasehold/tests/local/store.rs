@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold_testkit::TempDir;
+use leasehold_testkit::setup::LONG;
+use leasehold_testkit::setup::blocking::until;
 use rusqlite::Connection;
-
-use super::{LONG, until};
 
 pub struct Store {
     path: PathBuf,

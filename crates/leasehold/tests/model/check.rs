@@ -111,3 +111,10 @@ fn counterexample<M: Checkable>(
     let lines = steps.iter().map(|step| format!("    {step:?}\n"));
     (steps.len(), lines.collect())
 }
+
+/// The state after a step. A step that changes nothing leads to no new state.
+pub fn changed<S: Copy + PartialEq>(before: &S, take: impl FnOnce(&mut S)) -> Option<S> {
+    let mut after = *before;
+    take(&mut after);
+    (after != *before).then_some(after)
+}

@@ -77,6 +77,26 @@ pub enum Fault {
     ReaderIgnoresFence,
     /// A reader acquires the lock on one node only.
     ReaderAsksOneNode,
+    /// A result counts although only one node keeps it.
+    ResultOfOneNode,
+    /// A shared grant does not raise F.
+    ReaderLeavesFence,
+    /// An exclusive grant leaves W as it was.
+    ExclusiveKeepsWriteFence,
+    /// EXTEND lets a reader join whatever W is.
+    ReaderJoinsAnyway,
+    /// EXTEND lets a writer join if its token exceeds W.
+    WriterJoinsByWriteFence,
+    /// Readers count although their marker is gone.
+    StaleReadersCount,
+    /// For a writer, a lock that readers have is free.
+    WriterIgnoresMarker,
+    /// After a downgrade, W is below the writer's token.
+    DowngradeForgetsWriter,
+    /// The exclusive lease of a writer lasts until its downgrade is confirmed.
+    DowngradeStaysExclusive,
+    /// The floor of a node that lost its memory does not count for readers.
+    NoFloorForReaders,
     /// A semaphore counts its holders on each node, instead of assigning slots.
     PermitsCountedPerNode,
 

@@ -12,7 +12,7 @@
 //! | model | subject | time |
 //! |---|---|---|
 //! | [`tokens`] | tokens are unique and grow; restarts, extensions, a fenced resource | none: any timing |
-//! | [`timed`] | at most one holder; clock errors, the restart guard | ticks |
+//! | [`timed`] | at most one holder, and none while a majority keeps a result; clock errors, the restart guard | ticks |
 //! | [`network`] | the properties of `tokens` again, with real messages | none: any timing |
 //! | [`names`], [`rw_lock`], [`semaphore`] | what the primitives add to a claim | none: any timing |
 //!
@@ -57,6 +57,16 @@
 //! | a writer obeys the readers' fence | `WriterIgnoresReadFence` | tokens grow |
 //! | a reader obeys the writers' fence | `ReaderIgnoresFence` | tokens grow |
 //! | a reader needs a majority | `ReaderAsksOneNode` | a writer is alone |
+//! | a majority must keep a result | `ResultOfOneNode` | none acquires within the period |
+//! | a shared grant raises F | `ReaderLeavesFence` | tokens grow |
+//! | an exclusive grant removes W | `ExclusiveKeepsWriteFence` | tokens grow |
+//! | a reader joins only if no newer writer came | `ReaderJoinsAnyway` | extensions |
+//! | a writer joins only if no newer reader came | `WriterJoinsByWriteFence` | extensions |
+//! | readers count only under their marker | `StaleReadersCount` | a writer is alone |
+//! | a writer respects a marker | `WriterIgnoresMarker` | a writer is alone |
+//! | a downgraded writer's token counts as a writer's | `DowngradeForgetsWriter` | tokens grow |
+//! | the exclusive lease ends before the downgrade is sent | `DowngradeStaysExclusive` | a writer is alone |
+//! | the floor counts for readers | `NoFloorForReaders` | tokens grow |
 //! | a permit is a slot | `PermitsCountedPerNode` | the number of holders |
 //!
 //! Two assumptions are not rules, and no rule can replace them. The clock of a node that lost its

@@ -32,13 +32,20 @@ pub struct Record {
     pub clock: u8,
 }
 
+impl Record {
+    /// Whether the name is kept taken, without an owner.
+    pub fn is_kept(&self) -> bool {
+        self.lock == Some(KEPT)
+    }
+}
+
 /// A request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     Acquire,
     Extend,
     Release,
-    /// A release that keeps the name taken for a while (`min_hold`).
+    /// A release that keeps the name taken for a while, as `min_hold` and results do.
     ReleaseAndKeep,
 }
 
@@ -60,12 +67,12 @@ impl Rules {
             let claim = |token| Claim::new(name(), owner.as_slice(), micros(token), Duration::ZERO);
             (0..=tokens).map(claim).collect()
         });
+        let mut constants = Constants::for_nodes(1);
+        constants.skew = Duration::from_micros(LONG_US);
+        constants.fence_retention = Duration::from_micros(LONG_US);
+        constants.restart_guard = None;
         Self {
-            constants: Constants {
-                skew: Duration::from_micros(LONG_US),
-                fence_retention: Duration::from_micros(LONG_US),
-                restart_guard: None,
-            },
+            constants,
             claims: claims.collect(),
             fault: None,
         }
@@ -132,6 +139,8 @@ impl Rules {
             }),
             remaining: None,
             fence: record.fence.map(micros),
+            write_fence: None,
+            share: None,
             floor: micros(record.floor),
             now: micros(record.clock),
             constants: self.constants,
@@ -161,7 +170,7 @@ impl Rules {
 
     fn store(&self, ask: Ask, write: Write, record: &mut Record, owner: u8) {
         let fence = match write {
-            Write::Nothing => return,
+            Write::Nothing | Write::Share { .. } | Write::Unshare { .. } => return,
             Write::Lock { fence, .. } => {
                 record.lock = Some(owner);
                 fence

@@ -7,7 +7,7 @@
 use stateright::{Model, Property};
 
 use crate::bits::{Bits, small};
-use crate::check::{breaks, holds, holds_at_large};
+use crate::check::{breaks, changed, holds, holds_at_large};
 use crate::fault::Fault;
 use crate::node::{Ask, Record, Rules};
 
@@ -199,11 +199,7 @@ impl<const N: usize, const C: usize> Model for Semaphore<N, C> {
     }
 
     fn next_state(&self, before: &Self::State, step: Step) -> Option<Self::State> {
-        let mut after = *before;
-        self.take(step, &mut after);
-        if after == *before {
-            return None;
-        }
+        let mut after = changed(before, |after| self.take(step, after))?;
         after.nodes.sort_unstable();
         Some(after)
     }

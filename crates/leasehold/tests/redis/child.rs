@@ -1,16 +1,14 @@
 //! A process that is stopped for longer than its lease lasts.
 
 use std::future::poll_fn;
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Receiver;
 use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::{Client, Error, Moment, Options};
-use leasehold_testkit::{RedisServer, until_stopped};
-
-use super::LONG;
+use leasehold_testkit::setup::{LONG, client, lock, pause};
+use leasehold_testkit::{RedisServer, process};
 
 const CHILD: &str = "LEASEHOLD_TEST_CHILD_URL";
 
@@ -47,7 +45,7 @@ async fn stopped_child() {
             return;
         }
         before = now;
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        pause(5).await;
     }
 }
 
@@ -106,29 +104,18 @@ impl Stopped {
             .spawn()
             .expect("the child starts");
         let output = child.stdout.take().expect("its output");
-        let (sender, lines) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // The test may have ended.
-                let _ = sender.send(line);
-            }
-        });
-        let token = 0;
         let mut stopped = Self {
             child,
-            lines,
-            token,
+            lines: process::lines(output),
+            token: 0,
         };
         stopped.token = stopped.reported("held ").parse().expect("a token");
-        stopped.signal("-STOP");
-        until_stopped(stopped.child.id());
+        process::stop(stopped.child.id());
         stopped
     }
 
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let kill = Command::new("kill").args([name, &pid]).status();
-        assert!(kill.expect("kill runs").success());
+    fn resume(&self) {
+        process::signal(self.child.id(), "CONT");
     }
 
     /// Waits for a line that begins with `word`. This blocks the runtime, which has nothing else
@@ -148,15 +135,10 @@ async fn a_stopped_process_knows_that_its_lease_has_expired() {
     let server = RedisServer::start();
     let mut child = Stopped::start("child::stopped_child", &server);
     // The lease expires, and another client acquires the lock.
-    let client = Client::builder()
-        .node(server.url())
-        .build()
-        .expect("a client");
-    let mutex = client.mutex("a").with_options(super::patient);
-    let lease = mutex.lock().await.expect("a lease");
+    let lease = lock(&client(&[&server]).await, "a").await;
     assert!(lease.token() > child.token);
-    tokio::time::sleep(Duration::from_millis(2_000)).await;
-    child.signal("-CONT");
+    pause(2_000).await;
+    child.resume();
     assert_eq!(
         child.reported("woke "),
         "false",
@@ -178,8 +160,8 @@ async fn a_stopped_process_does_not_continue_its_work() {
     for _ in 0..3 {
         let mut child = Stopped::start("child::stopped_worker", &server);
         // Longer than the TTL of three seconds.
-        tokio::time::sleep(Duration::from_millis(3_500)).await;
-        child.signal("-CONT");
+        pause(3_500).await;
+        child.resume();
         in_time |= child.reported("ended ") == "in time";
         assert!(child.child.wait().expect("it ends").success());
         if in_time {

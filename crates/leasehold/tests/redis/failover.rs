@@ -3,54 +3,39 @@
 
 use std::time::Instant;
 
-use leasehold::{Client, Lease, Options, Released};
-use leasehold_testkit::RedisServer;
+use leasehold::{Client, Options, Released};
+use leasehold_testkit::setup::{
+    LONG, client, copies, eventually, fresh, lease_of, lock, patient, pause, spawn_lock, until,
+};
+use leasehold_testkit::{RedisServer, ShiftedClock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
-use super::restarts::{GUARD, Slow, guarded, short};
-use super::{LONG, builder, client, copies, frozen, patient, pause, until};
+use super::restarts::{GUARD, guarded, short};
+use super::{frozen, proxy};
 
 /// A master and a server that can become its replica, which synchronise without delay.
 fn pair() -> [RedisServer; 2] {
     [(); 2].map(|()| RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]))
 }
 
-fn info(server: &RedisServer, field: &str) -> String {
-    let info = server.command(&[b"INFO", b"replication"]);
-    let value = |line: &str| {
-        line.strip_prefix(field)?
-            .strip_prefix(':')
-            .map(str::to_owned)
-    };
-    info.lines().find_map(value).unwrap_or_default()
-}
-
 /// Makes a server a replica, and waits until it has all data of its master.
 async fn demote(server: &RedisServer, master: &RedisServer) {
-    let port = master.port().to_string();
-    let to = [&b"REPLICAOF"[..], b"127.0.0.1", port.as_bytes()];
-    assert_eq!(server.command(&to), "+OK\r\n");
+    server.run(&format!("REPLICAOF 127.0.0.1 {}", master.port()));
     until("synchronised", || {
-        info(server, "master_link_status") == "up"
+        server.info("replication", "master_link_status") == "up"
     })
     .await;
 }
 
 fn promote(server: &RedisServer) {
-    let promoted = server.command(&[b"REPLICAOF", b"NO", b"ONE"]);
-    assert_eq!(promoted, "+OK\r\n");
+    server.run("REPLICAOF NO ONE");
 }
 
 /// A client whose clock is slow: it asks for the lowest token that the server can grant.
 async fn slow(server: &RedisServer) -> Client {
-    let builder = builder(std::slice::from_ref(server)).time_source(Slow);
+    let builder = fresh(&[server]).time_source(ShiftedClock::ahead_by(-3_600));
     builder.connect().await.expect("connected")
-}
-
-async fn lock(client: &Client, name: &str) -> Lease {
-    let lease = client.mutex(name).with_options(patient).lock().await;
-    lease.expect("a lease")
 }
 
 async fn turn(client: &Client, name: &str) -> u64 {
@@ -69,17 +54,12 @@ async fn roll_back(a: &RedisServer, b: &RedisServer) -> u64 {
     let fence = b"leasehold:fence:{x}";
     until("replicated", || b.get(fence) == a.get(fence)).await;
     promote(b);
-    let run = a.command(&[b"INFO", b"server"]);
+    let run_id = || a.info("server", "run_id");
+    let before = run_id();
     let token = turn(&slow(a).await, "x").await;
     demote(a, b).await;
     promote(a);
-    let run_id = |info: &str| {
-        info.lines()
-            .find(|l| l.starts_with("run_id"))
-            .map(str::to_owned)
-    };
-    let same = run_id(&run) == run_id(&a.command(&[b"INFO", b"server"]));
-    assert!(same, "the server did not restart");
+    assert_eq!(run_id(), before, "the server did not restart");
     token
 }
 
@@ -97,7 +77,7 @@ async fn an_idle_connection_notices_that_the_server_was_a_replica() {
     let [a, b] = pair();
     let old = slow(&a).await;
     turn(&old, "y").await;
-    let connections = || a.command(&[b"CLIENT", b"LIST"]);
+    let connections = || a.run("CLIENT LIST");
     let before = connections();
     let token = roll_back(&a, &b).await;
     // The client has the only connection with a subscription.
@@ -142,7 +122,7 @@ async fn a_promotion_is_guarded_like_a_restart() {
 #[tokio::test]
 async fn read_only_during_a_failover_is_retried() {
     let [a, b] = pair();
-    let client = client(std::slice::from_ref(&a)).await;
+    let client = client(&[&a]).await;
     turn(&client, "x").await;
     demote(&a, &b).await;
     for _ in 0..3 {
@@ -151,15 +131,14 @@ async fn read_only_during_a_failover_is_retried() {
         assert!(error.to_string().contains("is a replica now"), "{error}");
         pause(50).await;
     }
-    let mutex = client.mutex("x").with_options(patient);
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let waiting = spawn_lock(client.mutex("x").with_options(patient));
     pause(500).await;
     assert!(
         !waiting.is_finished(),
         "a replica granted a lock, or ended the wait"
     );
     promote(&a);
-    let lease = waiting.await.expect("no panic").expect("a lease");
+    let lease = lease_of(waiting).await;
     assert_eq!(lease.release().await, Released::Released);
 }
 
@@ -167,9 +146,8 @@ async fn read_only_during_a_failover_is_retried() {
 async fn a_client_that_starts_with_a_replica_waits_for_its_promotion() {
     let [a, b] = pair();
     demote(&a, &b).await;
-    let client = builder(std::slice::from_ref(&a)).build().unwrap();
-    let mutex = client.mutex("x").with_options(patient);
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let client = fresh(&[&a]).build().unwrap();
+    let waiting = spawn_lock(client.mutex("x").with_options(patient));
     pause(500).await;
     assert!(!waiting.is_finished());
     assert_eq!(
@@ -178,7 +156,7 @@ async fn a_client_that_starts_with_a_replica_waits_for_its_promotion() {
         "nothing is written to a replica"
     );
     promote(&a);
-    let lease = waiting.await.expect("no panic").expect("a lease");
+    let lease = lease_of(waiting).await;
     assert_eq!(lease.release().await, Released::Released);
 }
 
@@ -188,33 +166,33 @@ async fn a_client_that_starts_with_a_replica_waits_for_its_promotion() {
 async fn replicas_that_attach_and_leave_do_not_end_the_epoch() {
     let [a, b] = pair();
     for promoted in [false, true] {
-        let forget_after = |seconds: &[u8]| {
-            let set = [&b"CONFIG"[..], b"SET", b"repl-backlog-ttl", seconds];
-            assert_eq!(a.command(&set), "+OK\r\n");
+        let forget_after = |seconds: u32| {
+            a.run(&format!("CONFIG SET repl-backlog-ttl {seconds}"));
         };
-        forget_after(b"3600");
+        forget_after(3600);
         if promoted {
             demote(&a, &b).await;
             promote(&a);
         }
-        let old = client(std::slice::from_ref(&a)).await;
-        let lease = lock(&old, "x").await;
+        let old = client(&[&a]).await;
+        // In the second round the server gets a copy of the first round's lock back.
+        let lease = lock(&old, &format!("x{promoted}")).await;
         let record = a.get(b"leasehold:epoch").expect("a record");
         let keeps = async |what: &str| {
             pause(1_100).await;
             lease.extend().await.expect(what);
-            turn(&client(std::slice::from_ref(&a)).await, "y").await;
+            turn(&client(&[&a]).await, "y").await;
             assert_eq!(a.get(b"leasehold:epoch").as_ref(), Some(&record), "{what}");
         };
-        let history = || info(&a, "master_replid2");
+        let history = || a.info("replication", "master_replid2");
         let none = "0".repeat(40);
         assert_eq!(history() == none, !promoted);
         demote(&b, &a).await;
         keeps("a replica attached").await;
         promote(&b);
-        until("gone", || info(&a, "connected_slaves") == "0").await;
+        until("gone", || a.info("replication", "connected_slaves") == "0").await;
         keeps("the last replica left").await;
-        forget_after(b"1");
+        forget_after(1);
         until("the history is forgotten", || history() == none).await;
         keeps("the history is forgotten").await;
         assert_eq!(lease.release().await, Released::Released);
@@ -223,15 +201,8 @@ async fn replicas_that_attach_and_leave_do_not_end_the_epoch() {
 
 /// A proxy that keeps its clients' connections while the server behind it restarts.
 async fn keeping_proxy(server: &RedisServer) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
     let port = server.port();
-    tokio::spawn(async move {
-        while let Ok((near, _)) = listener.accept().await {
-            tokio::spawn(forward(near, port));
-        }
-    });
-    url
+    proxy::listen(move |near| forward(near, port)).await
 }
 
 async fn forward(mut near: TcpStream, port: u16) {
@@ -275,13 +246,8 @@ async fn a_restart_behind_a_proxy_is_guarded_too() {
     let restarting = Instant::now();
     servers[0].restart();
     servers[1].restart();
-    let taken = loop {
-        assert!(restarting.elapsed() < LONG, "the server never votes again");
-        match second.mutex("a").try_lock().await {
-            Ok(Some(lease)) => break lease,
-            _ => pause(10).await,
-        }
-    };
+    let attempt = async || second.mutex("a").try_lock().await.ok().flatten();
+    let taken = eventually("the server votes again", attempt).await;
     let waited = restarting.elapsed();
     assert!(waited >= GUARD, "voted after {waited:?}");
     taken.release().await;
@@ -293,19 +259,7 @@ async fn a_restart_behind_a_proxy_is_guarded_too() {
 async fn a_partial_grant_after_a_missing_permission_is_released() {
     let (server, clock, later_us) = frozen();
     let servers = [server];
-    let rule: [&[u8]; 10] = [
-        b"ACL",
-        b"SETUSER",
-        b"locks",
-        b"on",
-        b">pw",
-        b"~*",
-        b"&*",
-        b"+@all",
-        b"-setrange",
-        b"-acl",
-    ];
-    assert_eq!(servers[0].command(&rule), "+OK\r\n");
+    servers[0].run("ACL SETUSER locks on >pw ~* &* +@all -setrange -acl");
     let url = format!("redis://locks:pw@127.0.0.1:{}", servers[0].port());
     let client = Client::builder().node(url).assume_fresh();
     let client = client.connect().await.expect("connected");

@@ -5,48 +5,45 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::node::NodeError;
-use leasehold::{Client, Error, Options, Story};
+use leasehold::{Client, Error, NodeOutcome, Options};
 use leasehold_testkit::RedisServer;
+use leasehold_testkit::setup::{LONG, client, copies, lock, patient, pause, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
-use super::{copies, patient, until};
+use super::proxy;
 
 /// Forwards to a server, and lets `meddle` change the replies.
-async fn proxy(
+async fn meddling(
     server: &RedisServer,
     meddle: impl Fn(usize, Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
 ) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
     let (port, meddle) = (server.port(), Arc::new(meddle));
     let replies = Arc::new(AtomicUsize::new(0));
-    tokio::spawn(async move {
-        while let Ok((mut near, _)) = listener.accept().await {
-            let (meddle, replies) = (Arc::clone(&meddle), Arc::clone(&replies));
-            tokio::spawn(async move {
-                let mut far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-                let (mut from_near, mut to_near) = near.split();
-                let (mut from_far, mut to_far) = far.split();
-                let back = async {
-                    let mut buffer = vec![0; 65536];
-                    loop {
-                        let read = from_far.read(&mut buffer).await.unwrap_or(0);
-                        let number = replies.fetch_add(1, Ordering::Relaxed);
-                        let changed = meddle(number, buffer[..read].to_vec());
-                        if read == 0 || to_near.write_all(&changed).await.is_err() {
-                            return;
-                        }
+    proxy::listen(move |mut near| {
+        let (meddle, replies) = (Arc::clone(&meddle), Arc::clone(&replies));
+        async move {
+            let mut far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let (mut from_near, mut to_near) = near.split();
+            let (mut from_far, mut to_far) = far.split();
+            let back = async {
+                let mut buffer = vec![0; 65536];
+                loop {
+                    let read = from_far.read(&mut buffer).await.unwrap_or(0);
+                    let number = replies.fetch_add(1, Ordering::Relaxed);
+                    let changed = meddle(number, buffer[..read].to_vec());
+                    if read == 0 || to_near.write_all(&changed).await.is_err() {
+                        return;
                     }
-                };
-                tokio::select! {
-                    () = back => {}
-                    _ = tokio::io::copy(&mut from_near, &mut to_far) => {}
                 }
-            });
+            };
+            tokio::select! {
+                () = back => {}
+                _ = tokio::io::copy(&mut from_near, &mut to_far) => {}
+            }
         }
-    });
-    url
+    })
+    .await
 }
 
 /// An unsolicited reply shifts all that follow by one. Each reply carries the token of its
@@ -55,7 +52,7 @@ async fn proxy(
 async fn an_unsolicited_reply_never_grants_a_lock() {
     let server = RedisServer::start();
     // About every fifth reply is preceded by an unsolicited one.
-    let url = proxy(&server, |number, reply| match fastrand::u8(..5) {
+    let url = meddling(&server, |number, reply| match fastrand::u8(..5) {
         0 if number > 4 => [&b":1\r\n"[..], &reply].concat(),
         _ => reply,
     })
@@ -75,11 +72,11 @@ async fn an_unsolicited_reply_never_grants_a_lock() {
             }
             Ok(None) => {}
             Err(error @ Error::NoMajority(_)) => {
-                let story = &error.nodes()[0].story;
-                let noticed = matches!(story, Story::Failed(NodeError::Protocol { .. }));
+                let outcome = &error.nodes()[0].outcome;
+                let noticed = matches!(outcome, NodeOutcome::Failed(NodeError::Protocol { .. }));
                 protocol_errors += usize::from(noticed);
                 // Until there is a new connection.
-                super::pause(30).await;
+                pause(30).await;
             }
             Err(error) => panic!("{error:?}"),
         }
@@ -92,12 +89,11 @@ async fn an_unsolicited_reply_never_grants_a_lock() {
 #[tokio::test]
 async fn a_late_reply_does_not_answer_the_next_request() {
     let mut servers = RedisServer::start_many(1);
-    let client = super::client(&servers).await;
-    let quick = |o: Options| o.ttl(super::LONG).node_timeout(Duration::from_millis(50));
+    let client = client(&servers).await;
+    let quick = |o: Options| o.ttl(LONG).node_timeout(Duration::from_millis(50));
     for round in 0..3 {
         let name = format!("late{round}");
-        let mutex = client.mutex(&name).with_options(patient);
-        mutex.lock().await.expect("a lease").release().await;
+        lock(&client, &name).await.release().await;
         servers[0].stop();
         let timed_out = client.mutex(&name).with_options(quick).try_lock().await;
         assert!(timed_out.is_err(), "{timed_out:?}");
@@ -105,8 +101,7 @@ async fn a_late_reply_does_not_answer_the_next_request() {
         // A request for another name at once: the late reply about the first name must not answer
         // it.
         let other = format!("other{round}");
-        let lease = client.mutex(&other).with_options(patient).lock().await;
-        let lease = lease.expect("a lease");
+        let lease = lock(&client, &other).await;
         let value = servers[0].get(other.as_bytes()).expect("a value");
         assert_eq!(leasehold::Holder::parse(&value).token, Some(lease.token()));
         lease.release().await;
@@ -142,26 +137,21 @@ async fn a_nonsensical_reply_is_an_error() {
             "replica",
         ),
     ] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                tokio::spawn(async move {
-                    let mut buffer = [0; 65536];
-                    // One reply for every request, whatever the request is.
-                    while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-                        let requests = buffer[..read]
-                            .windows(3)
-                            .filter(|w| w[0] == b'*' && w[1].is_ascii_digit());
-                        for _ in 0..requests.count() {
-                            if stream.write_all(reply).await.is_err() {
-                                return;
-                            }
-                        }
+        let url = proxy::listen(move |mut stream| async move {
+            let mut buffer = [0; 65536];
+            // One reply for every request, whatever the request is.
+            while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                let requests = buffer[..read]
+                    .windows(3)
+                    .filter(|w| w[0] == b'*' && w[1].is_ascii_digit());
+                for _ in 0..requests.count() {
+                    if stream.write_all(reply).await.is_err() {
+                        return;
                     }
-                });
+                }
             }
-        });
+        })
+        .await;
         let client = Client::builder().node(url).assume_fresh().build().unwrap();
         let patient = |o: Options| patient(o).node_timeout(Duration::from_secs(3));
         let error = client.mutex("a").with_options(patient).try_lock().await;
@@ -177,7 +167,7 @@ async fn a_lost_reply_to_a_shorter_extend_makes_no_second_holder() {
     let server = RedisServer::start();
     let deaf = Arc::new(AtomicBool::new(false));
     let lost = Arc::clone(&deaf);
-    let url = proxy(&server, move |_, reply| match lost.load(Ordering::SeqCst) {
+    let url = meddling(&server, move |_, reply| match lost.load(Ordering::SeqCst) {
         true => Vec::new(),
         false => reply,
     })
@@ -205,7 +195,7 @@ async fn a_lost_reply_to_a_shorter_extend_makes_no_second_holder() {
         let answer = again.unwrap().extend().await;
         assert!(matches!(answer, Err(Error::NoMajority(_))), "{answer:?}");
         deaf.store(false, Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        pause(200).await;
         assert!(other.mutex(&name).try_lock().await.unwrap().is_none());
     }
 }

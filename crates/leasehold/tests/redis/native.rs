@@ -5,25 +5,17 @@ use std::time::Instant;
 
 use leasehold::{Client, Released};
 use leasehold_testkit::RedisServer;
-
-use crate::until;
+use leasehold_testkit::setup::{lease_of, spawn_lock, until};
 
 /// The command, if this server has one.
 fn native(server: &RedisServer) -> Option<&'static str> {
     let has = |command: &str| {
-        let reply = server.command(&[b"COMMAND", b"INFO", command.as_bytes()]);
+        let reply = server.run(&format!("COMMAND INFO {command}"));
         !reply.contains("*-1") && !reply.contains("$-1")
     };
     ["delifeq", "delex"]
         .into_iter()
         .find(|command| has(command))
-}
-
-fn calls(server: &RedisServer, command: &str) -> u64 {
-    let stats = server.command(&[b"INFO", b"commandstats"]);
-    let line = stats.split_once(&format!("cmdstat_{command}:calls="));
-    let calls = line.and_then(|(_, rest)| rest.split(',').next()?.parse().ok());
-    calls.unwrap_or(0)
 }
 
 async fn pairs(client: &Client, count: usize) {
@@ -41,8 +33,8 @@ async fn the_native_command_is_used_where_there_is_one() {
     pairs(&client, 20).await;
     assert!(server.get(b"a").is_none());
     match native(&server) {
-        Some(command) => assert_eq!(calls(&server, command), 20),
-        None => assert_eq!(calls(&server, "delifeq") + calls(&server, "delex"), 0),
+        Some(command) => assert_eq!(server.calls(command), 20),
+        None => assert_eq!(server.calls("delifeq") + server.calls("delex"), 0),
     }
 }
 
@@ -55,19 +47,15 @@ async fn a_lock_with_a_waiter_is_handed_over() {
     for round in 0..5 {
         let name = format!("n{round}");
         let lease = one.mutex(&name).lock().await.expect("a lease");
-        let mutex = two.mutex(&name);
-        let waiter = tokio::spawn(async move { mutex.lock().await });
-        let line = format!("leasehold:line:{{{name}}}");
-        until("in line", || {
-            server.command(&[b"EXISTS", line.as_bytes()]) == ":1\r\n"
-        })
-        .await;
-        let (asked, since) = (calls(&server, "evalsha"), Instant::now());
+        let waiter = spawn_lock(two.mutex(&name));
+        let exists = format!("EXISTS leasehold:line:{{{name}}}");
+        until("in line", || server.run(&exists) == ":1\r\n").await;
+        let (asked, since) = (server.calls("evalsha"), Instant::now());
         assert_eq!(lease.release().await, Released::Released);
-        let got = waiter.await.expect("no panic").expect("a lease");
+        let got = lease_of(waiter).await;
         // The script of the release, an EXTEND of the lease that was handed over, and the
         // requests of the waiter, one a second.
-        let scripts = calls(&server, "evalsha") - asked;
+        let scripts = server.calls("evalsha") - asked;
         assert!(
             scripts <= 3 + 2 * since.elapsed().as_secs(),
             "{scripts} scripts"
@@ -84,16 +72,10 @@ async fn without_the_permission_a_script_is_used() {
         eprintln!("SKIPPED: this server has no such command");
         return;
     };
-    let deny = format!("-{command}");
-    let rules = ["ACL", "SETUSER", "default", "+@all", &deny];
-    let rules: Vec<_> = rules.iter().map(|rule| rule.as_bytes()).collect();
-    assert_eq!(server.command(&rules), "+OK\r\n");
+    server.run(&format!("ACL SETUSER default +@all -{command}"));
     let client = Client::builder().node(server.url()).connect().await;
     pairs(&client.expect("connected"), 20).await;
     assert!(server.get(b"a").is_none());
     let log = server.command(&[b"ACL", b"LOG"]);
-    assert!(
-        log.contains("count") && calls(&server, command) == 0,
-        "{log}"
-    );
+    assert!(log.contains("count") && server.calls(command) == 0, "{log}");
 }

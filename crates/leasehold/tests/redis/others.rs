@@ -3,13 +3,13 @@
 //!
 //! | failure of other libraries | test |
 //! |---|---|
-//! | a mutex held across connecting: a black hole delays every lock | `outages::a_black_holed_node_delays_no_call` |
+//! | a mutex held across connecting: a black hole delays every lock | `outages::a_black_holed_node_does_not_delay_calls` |
 //! | a short lock always fails with one black-holed node | the same (a TTL of 1 s) |
 //! | a failed extend releases everything | `outages::a_stall_of_the_majority_does_not_end_a_lease` |
 //! | a retry delay of zero panics | conformance `retries_without_delay` |
 //! | a dropped guard releases nothing | conformance `drop_releases` |
 //! | one dead node of three fails the acquire and leaves keys | `one_dead_node_of_three_does_not_matter` |
-//! | a validity of 2^64 − 1 by underflow | `a_drift_larger_than_the_ttl_makes_no_lease`, `round::validity_counts_from_before_the_send` |
+//! | a validity of 2^64 − 1 by underflow | `a_drift_larger_than_the_ttl_is_refused`, `round::validity_counts_from_before_the_send` |
 //! | milliseconds sent as seconds | `wire::the_lock_is_a_plain_string_with_a_ttl` |
 //! | extend counts the acquired subset | `outages::an_extend_needs_a_majority_of_all_nodes` |
 //! | a renewal task panics and the holder is not notified | `outages::a_lost_majority_is_signalled_before_the_deadline` |
@@ -26,24 +26,22 @@ use std::time::Duration;
 
 use leasehold::{Error, Options};
 use leasehold_testkit::RedisServer;
-
-use super::{LONG, builder, client, copies, patient, pause, until};
+use leasehold_testkit::setup::{LONG, client, copies, fresh, lock, patient, pause, until};
 
 #[tokio::test]
 async fn one_dead_node_of_three_does_not_matter() {
     let mut servers = RedisServer::start_many(3);
     servers[1].kill();
-    let client = builder(&servers).connect().await.expect("two of three");
+    let client = fresh(&servers).connect().await.expect("two of three");
     for _ in 0..20 {
-        let lease = client.mutex("a").with_options(patient).lock().await;
-        lease.expect("two of three").release().await;
+        lock(&client, "a").await.release().await;
     }
     servers[1].restart();
     until("free", || copies(&servers, "a") == 0).await;
 }
 
 #[tokio::test]
-async fn a_drift_larger_than_the_ttl_makes_no_lease() {
+async fn a_drift_larger_than_the_ttl_is_refused() {
     let servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     let mutex = client
@@ -75,8 +73,7 @@ async fn a_stale_guard_dropped_late_deletes_nothing() {
 async fn a_grant_that_arrives_too_late_makes_no_lease() {
     let mut servers = RedisServer::start_many(1);
     let client = client(&servers).await;
-    let warm = client.mutex("warm").with_options(patient).lock().await;
-    warm.expect("a lease").release().await;
+    lock(&client, "warm").await.release().await;
     let ttl = Duration::from_millis(400);
     let mutex = client
         .mutex("a")

@@ -2,13 +2,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use leasehold::node::NodeError;
-use leasehold::{Error, Moment, Options, Story, TimeSource};
-use leasehold_testkit::RedisServer;
-
-use super::{LONG, builder, client, copies, patient, pause, until};
+use leasehold::{Error, Moment, NodeOutcome, Options, TimeSource};
+use leasehold_testkit::setup::{LONG, client, copies, fresh, lock, patient, pause, until};
+use leasehold_testkit::{RedisServer, unix_us};
 
 /// The default node timeout.
 const TIMEOUT: Duration = Duration::from_millis(250);
@@ -34,7 +33,8 @@ async fn three_of_five_killed_is_no_majority() {
         let took = start.elapsed();
         assert!(matches!(error, Error::NoMajority(_)), "{error:?}");
         assert!(took < SOON, "round {round}: {took:?}");
-        let failed = |report: &&leasehold::NodeReport| matches!(report.story, Story::Failed(_));
+        let failed =
+            |report: &&leasehold::NodeReport| matches!(report.outcome, NodeOutcome::Failed(_));
         assert_eq!(error.nodes().iter().filter(failed).count(), 3, "{error}");
     }
     until("free", || copies(&servers[3..], "a") == 0).await;
@@ -42,8 +42,7 @@ async fn three_of_five_killed_is_no_majority() {
     for server in &mut servers[..3] {
         server.restart();
     }
-    let mutex = client.mutex("a").with_options(patient);
-    mutex.lock().await.expect("healed").release().await;
+    lock(&client, "a").await.release().await;
 }
 
 /// The same with silent nodes.
@@ -79,8 +78,7 @@ impl TimeSource for Starved {
     }
 
     fn unix_us(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.expect("after 1970").as_micros() as u64
+        unix_us()
     }
 
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -92,7 +90,7 @@ impl TimeSource for Starved {
 #[tokio::test]
 async fn a_starved_client_gives_up_too() {
     let mut servers = RedisServer::start_many(1);
-    let client = builder(&servers).time_source(Starved).connect().await;
+    let client = fresh(&servers).time_source(Starved).connect().await;
     let client = client.expect("it works");
     servers[0].stop();
     let mutex = client.mutex("a");
@@ -107,22 +105,20 @@ async fn a_starved_client_gives_up_too() {
 async fn a_timed_out_acquire_is_released() {
     let mut servers = RedisServer::start_many(1);
     let client = client(&servers).await;
-    let warm = client.mutex("warm").with_options(patient).lock().await;
-    warm.expect("a lease").release().await;
+    lock(&client, "warm").await.release().await;
     servers[0].stop();
     let ttl = |o: Options| o.ttl(LONG).node_timeout(Duration::from_millis(100));
     let mutex = client.mutex("a").with_options(ttl);
     let error = mutex.try_lock().await.expect_err("silent");
-    let story = &error.nodes()[0].story;
+    let outcome = &error.nodes()[0].outcome;
     assert!(
-        matches!(story, Story::Failed(NodeError::TimedOut { .. })),
+        matches!(outcome, NodeOutcome::Failed(NodeError::TimedOut { .. })),
         "{error}"
     );
     servers[0].resume();
     let start = Instant::now();
     until("released", || copies(&servers, "a") == 0).await;
-    let mutex = client.mutex("a").with_options(patient);
-    mutex.lock().await.expect("free").release().await;
+    lock(&client, "a").await.release().await;
     assert!(start.elapsed() < LONG, "the TTL freed it");
 }
 
@@ -132,8 +128,7 @@ async fn two_of_five_may_die_or_go_silent() {
     let mut servers = RedisServer::start_many(5);
     let client = client(&servers).await;
     let mutex = client.mutex("a").with_options(patient);
-    let held = client.mutex("held").with_options(patient).lock().await;
-    let held = held.expect("a lease");
+    let held = lock(&client, "held").await;
     let mut last = 0;
     for fault in 0..4 {
         match fault {
@@ -210,7 +205,7 @@ async fn an_extend_needs_a_majority_of_all_nodes() {
     let mut servers = RedisServer::start_many(5);
     servers[0].kill();
     servers[1].kill();
-    let client = builder(&servers).build().unwrap();
+    let client = fresh(&servers).build().unwrap();
     let mutex = client.mutex("a").with_options(patient);
     let lease = mutex.lock().await.expect("three of five");
     servers[2].kill();
@@ -225,14 +220,13 @@ async fn an_extend_needs_a_majority_of_all_nodes() {
 
 /// A network that drops the packets to one node costs nothing.
 #[tokio::test]
-async fn a_black_holed_node_delays_no_call() {
+async fn a_black_holed_node_does_not_delay_calls() {
     let servers = RedisServer::start_many(2);
     // The kernel accepts connections, and nothing ever replies.
     let hole = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let hole_url = format!("redis://{}", hole.local_addr().unwrap());
-    let client = builder(&servers).node(hole_url).build().unwrap();
-    let warm = client.mutex("warm").with_options(patient).lock().await;
-    warm.expect("two of three").release().await;
+    let client = fresh(&servers).node(hole_url).build().unwrap();
+    lock(&client, "warm").await.release().await;
     let start = Instant::now();
     let tasks: Vec<_> = (0..10)
         .map(|i| {
@@ -261,14 +255,13 @@ async fn connecting_returns_at_a_majority() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("an address").port();
     let servers = RedisServer::start_many(2);
-    let connecting = builder(&servers)
+    let connecting = fresh(&servers)
         .node(format!("redis://127.0.0.1:{port}"))
         .connect_timeout(Duration::from_secs(3600))
         .connect();
     let client = tokio::time::timeout(LONG, connecting).await;
     let client = client.expect("no wait for the third").expect("a majority");
-    let lease = client.mutex("a").with_options(patient).lock().await;
-    lease.expect("a lease").release().await;
+    lock(&client, "a").await.release().await;
 }
 
 /// A lock is broken while one of three nodes is silent. The holder finds out at its next renewal,

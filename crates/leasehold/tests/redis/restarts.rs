@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use leasehold::node::Vote;
-use leasehold::{Client, Error, Moment, Options, Released, Story, TimeSource};
-use leasehold_testkit::RedisServer;
-
-use super::{LONG, client, copies, patient, pause, until};
+use leasehold::{Client, Error, NodeOutcome, Options, Released};
+use leasehold_testkit::setup::{LONG, client, copies, fresh, lock, patient, pause, until};
+use leasehold_testkit::{RedisServer, ShiftedClock, unix_us};
 
 pub(super) const GUARD: Duration = Duration::from_secs(4);
 
@@ -37,8 +36,8 @@ pub(super) fn short(options: Options) -> Options {
         .outage_patience(LONG)
 }
 
-fn quarantined(story: &Story) -> bool {
-    matches!(story, Story::Voted(Vote::Quarantined { .. }))
+fn quarantined(outcome: &NodeOutcome) -> bool {
+    matches!(outcome, NodeOutcome::Voted(Vote::Quarantined { .. }))
 }
 
 /// The known weakness of Redlock: a node that restarts empty votes a second time while the first
@@ -53,19 +52,19 @@ async fn a_restarted_node_does_not_vote_before_its_time() {
     servers[2].restart();
     let restarted = Instant::now();
     let mut seen = 0;
-    let mut stories = 0;
+    let mut outcomes = 0;
     while restarted.elapsed() < GUARD - Duration::from_millis(500) {
         match client.mutex("b").try_lock().await {
             Err(error @ Error::NoMajority(_)) => {
                 let nodes = error.nodes();
-                seen += nodes.iter().filter(|n| quarantined(&n.story)).count();
-                stories += usize::from(error.to_string().contains("votes again in"));
+                seen += nodes.iter().filter(|n| quarantined(&n.outcome)).count();
+                outcomes += usize::from(error.to_string().contains("votes again in"));
             }
             other => panic!("voted too early: {other:?}"),
         }
         pause(50).await;
     }
-    assert!(seen > 0 && stories > 0, "the quarantine is visible");
+    assert!(seen > 0 && outcomes > 0, "the quarantine is visible");
     // In the end they vote again, with a larger token.
     let token = lease.token();
     drop(lease);
@@ -86,13 +85,12 @@ async fn a_new_server_waits_unless_assumed_fresh() {
     let careful = Client::builder().nodes(urls()).connect().await.unwrap();
     let error = careful.mutex("a").try_lock().await.expect_err("too early");
     assert!(
-        error.nodes().iter().all(|n| quarantined(&n.story)),
+        error.nodes().iter().all(|n| quarantined(&n.outcome)),
         "{error}"
     );
     let fresh = Client::builder().nodes(urls()).assume_fresh();
     let fresh = fresh.connect().await.unwrap();
-    let lease = fresh.mutex("a").with_options(patient).lock().await;
-    lease.expect("assumed fresh").release().await;
+    lock(&fresh, "a").await.release().await;
 }
 
 /// Scripts that the server has lost are sent again within the same call.
@@ -103,11 +101,11 @@ async fn script_flush_does_not_affect_calls() {
     let mutex = client.mutex("a").with_options(patient);
     for _ in 0..20 {
         for server in &servers {
-            assert_eq!(server.command(&[b"SCRIPT", b"FLUSH"]), "+OK\r\n");
+            server.run("SCRIPT FLUSH");
         }
         let lease = mutex.try_lock().await.expect("no error").expect("free");
         for server in &servers {
-            assert_eq!(server.command(&[b"SCRIPT", b"FLUSH"]), "+OK\r\n");
+            server.run("SCRIPT FLUSH");
         }
         lease.extend().await.expect("extended");
         assert_eq!(lease.release().await, Released::Released);
@@ -127,7 +125,7 @@ async fn flushall_loses_locks_but_tokens_grow() {
         assert!(lease.token() > last, "{} after {last}", lease.token());
         last = lease.token();
         for server in &servers {
-            assert_eq!(server.command(&[b"FLUSHALL"]), "+OK\r\n");
+            server.run("FLUSHALL");
         }
         let error = lease.extend().await.expect_err("forgotten");
         assert!(matches!(error, Error::Lost { .. }), "{error:?}");
@@ -136,38 +134,22 @@ async fn flushall_loses_locks_but_tokens_grow() {
     until("free", || copies(&servers, "a") == 0).await;
 }
 
-/// A clock that is an hour slow.
-pub(super) struct Slow;
-
-impl TimeSource for Slow {
-    fn now(&self) -> Moment {
-        Moment::now()
-    }
-
-    fn unix_us(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.expect("after 1970").as_micros() as u64 - 3_600_000_000
-    }
-}
-
 /// A client that does not know of the FLUSHALL, and whose clock is slow, would propose a token
 /// that was granted before. The node detects that it has lost its memory.
 #[tokio::test]
 async fn flushall_is_noticed_by_the_next_request() {
     let servers = RedisServer::start_many(1);
     let client = client(&servers).await;
-    let slow = super::builder(&servers).time_source(Slow);
+    let slow = fresh(&servers).time_source(ShiftedClock::ahead_by(-3_600));
     let slow = slow.connect().await.expect("connected");
     let mut last = 0;
     for _ in 0..20 {
-        let lease = client.mutex("a").with_options(patient).lock().await;
-        let lease = lease.expect("a lease");
+        let lease = lock(&client, "a").await;
         last = lease.token();
         lease.release().await;
     }
-    assert_eq!(servers[0].command(&[b"FLUSHALL"]), "+OK\r\n");
-    let lease = slow.mutex("a").with_options(patient).lock().await;
-    let lease = lease.expect("a lease");
+    servers[0].run("FLUSHALL");
+    let lease = lock(&slow, "a").await;
     assert!(lease.token() > last, "{} after {last}", lease.token());
 }
 
@@ -194,11 +176,7 @@ async fn flushes_in_the_middle_of_a_run() {
         .collect();
     for round in 0..60 {
         let server = &servers[round % 3];
-        let command: &[&[u8]] = match round % 2 {
-            0 => &[b"SCRIPT", b"FLUSH"],
-            _ => &[b"FLUSHALL"],
-        };
-        assert_eq!(server.command(command), "+OK\r\n");
+        server.run(["SCRIPT FLUSH", "FLUSHALL"][round % 2]);
         pause(20).await;
     }
     stop.store(true, Ordering::Relaxed);
@@ -236,7 +214,7 @@ async fn an_old_snapshot_issues_no_old_tokens() {
     let client = client(&servers).await;
     let mutex = client.mutex("a").with_options(patient);
     let first = mutex.lock().await.expect("a lease");
-    assert_eq!(servers[0].command(&[b"SAVE"]), "+OK\r\n");
+    servers[0].run("SAVE");
     first.release().await;
     let second = mutex.lock().await.expect("a lease");
     let token = second.token();
@@ -244,7 +222,7 @@ async fn an_old_snapshot_issues_no_old_tokens() {
     // The snapshot has the lock and the fence of the first lease.
     servers[0].restart();
     until("the snapshot is back", || copies(&servers, "a") == 1).await;
-    assert_eq!(servers[0].command(&[b"DEL", b"a"]), ":1\r\n");
+    assert_eq!(servers[0].run("DEL a"), ":1\r\n");
     let third = mutex.lock().await.expect("a lease");
     assert!(third.token() > token, "{} after {token}", third.token());
 }
@@ -254,14 +232,12 @@ async fn an_old_snapshot_issues_no_old_tokens() {
 #[tokio::test]
 async fn a_clock_that_went_back_does_not_lower_the_floor() {
     let servers = RedisServer::start_many(1);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let began = (now + Duration::from_secs(3)).as_micros();
+    let began = unix_us() + 3_000_000;
     let earlier = format!("{}:skew=1:{began}", "a".repeat(40));
-    let set: [&[u8]; 3] = [b"SET", b"leasehold:epoch", earlier.as_bytes()];
-    assert_eq!(servers[0].command(&set), "+OK\r\n");
+    servers[0].run(&format!("SET leasehold:epoch {earlier}"));
     let client = client(&servers).await;
     let lease = client.mutex("a").with_options(patient).lock().await;
     let lease = lease.expect("a lease when the clock has caught up");
-    let floor = began as u64 + 10_000_000;
+    let floor = began + 10_000_000;
     assert!(lease.token() > floor, "{} {floor}", lease.token());
 }

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use leasehold::{Builder, Client, Error, Lease, Loss, MemoryNode};
 use leasehold_testkit::RedisServer;
+use leasehold_testkit::setup::{LONG, fresh, patient, pause};
 use tokio::runtime::Runtime;
-
-use super::{LONG, patient};
 
 fn runtime() -> Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -32,7 +31,7 @@ fn outlives_its_runtime(builder: Builder) {
     let (client, lease) = held(&first, builder);
     let waiting = second.spawn(client.mutex("held").lock());
     // Until the second call waits for the lease.
-    second.block_on(async { tokio::time::sleep(Duration::from_millis(50)).await });
+    second.block_on(pause(50));
     let lost = lease.lost();
     drop(first);
     second.block_on(async {
@@ -73,7 +72,7 @@ fn a_memory_client_reports_that_its_runtime_has_ended() {
 #[test]
 fn a_redis_client_reports_that_its_runtime_has_ended() {
     let server = RedisServer::start();
-    outlives_its_runtime(super::builder(&[server]).options(patient(Default::default())));
+    outlives_its_runtime(fresh(&[server]).options(patient(Default::default())));
 }
 
 /// The runtime exists, but no thread runs it, so no lease is renewed.

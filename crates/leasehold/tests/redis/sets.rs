@@ -4,27 +4,21 @@
 use std::time::Duration;
 
 use leasehold::node::{Change, NodeError};
-use leasehold::{Builder, Client, Error, Invalid, Options};
+use leasehold::{Client, Error, Invalid, Options};
 use leasehold_testkit::RedisServer;
-
-use super::{LONG, builder, client, patient, pause};
-
-/// A client of some of the servers.
-fn of(servers: &[&RedisServer]) -> Builder {
-    Client::builder()
-        .nodes(servers.iter().map(|server| server.url()))
-        .connect_timeout(Duration::from_secs(10))
-        .assume_fresh()
-}
+use leasehold_testkit::setup::{LONG, builder, client, eventually, fresh, lock, patient, pause};
 
 /// The two node lists in the error of a refused client.
 fn lists(error: &Error) -> Option<(String, String)> {
     let found = match error {
         Error::Invalid(Invalid::Node { error, .. }) => Some(error),
-        error => error.nodes().iter().find_map(|report| match &report.story {
-            leasehold::Story::Failed(error @ NodeError::OtherNodes { .. }) => Some(error),
-            _ => None,
-        }),
+        error => error
+            .nodes()
+            .iter()
+            .find_map(|report| match &report.outcome {
+                leasehold::NodeOutcome::Failed(error @ NodeError::OtherNodes { .. }) => Some(error),
+                _ => None,
+            }),
     };
     match found? {
         NodeError::OtherNodes { theirs, ours, .. } => Some((theirs.clone(), ours.clone())),
@@ -35,19 +29,15 @@ fn lists(error: &Error) -> Option<(String, String)> {
 /// The node lists in the error of a client whose servers belong to another set. Before all of
 /// them have answered, the result may differ, but is never a lock.
 async fn lists_of(client: &Client, options: fn(Options) -> Options) -> (String, String) {
-    let deadline = tokio::time::Instant::now() + LONG;
-    loop {
+    eventually("refused for its node list", async || {
         let attempt = client.mutex("a").with_options(options).try_lock().await;
-        if let Some(lists) = attempt.as_ref().err().and_then(lists) {
-            return lists;
-        }
         assert!(
             !matches!(attempt, Ok(Some(_))),
             "the client acquired the lock"
         );
-        assert!(tokio::time::Instant::now() < deadline, "never: {attempt:?}");
-        pause(10).await;
-    }
+        lists(&attempt.err()?)
+    })
+    .await
 }
 
 fn addresses(servers: &[&RedisServer]) -> String {
@@ -64,16 +54,15 @@ fn addresses(servers: &[&RedisServer]) -> String {
 async fn a_client_of_other_nodes_gets_no_lock() {
     let servers = RedisServer::start_many(5);
     let [one, two, three, x, y] = [0, 1, 2, 3, 4].map(|i| &servers[i]);
-    let first = of(&[one, two, three]).connect().await.expect("connected");
-    let lease = first.mutex("a").with_options(patient).lock().await;
-    let _lease = lease.expect("a lease");
-    let strange = of(&[three, x, y]).build().expect("valid");
+    let first = client(&[one, two, three]).await;
+    let _lease = lock(&first, "a").await;
+    let strange = fresh(&[three, x, y]).build().expect("valid");
     let (theirs, ours) = lists_of(&strange, patient).await;
     assert_eq!(theirs, addresses(&[one, two, three]));
     assert_eq!(ours, addresses(&[three, x, y]));
     // The client has written nothing.
     for server in [x, y] {
-        assert_eq!(server.command(&[b"DBSIZE"]), ":0\r\n");
+        assert_eq!(server.run("DBSIZE"), ":0\r\n");
     }
 }
 
@@ -82,8 +71,7 @@ async fn a_client_of_other_nodes_gets_no_lock() {
 async fn other_names_of_the_same_servers_are_one_set() {
     let servers = RedisServer::start_many(3);
     let first = client(&servers).await;
-    let lease = first.mutex("a").with_options(patient).lock().await;
-    let lease = lease.expect("a lease");
+    let lease = lock(&first, "a").await;
     let aliases = servers
         .iter()
         .map(|server| format!("redis://localhost:{}", server.port()));
@@ -122,17 +110,15 @@ async fn the_same_server_under_two_names_gives_no_lock() {
 async fn prefixes_are_independent_deployments() {
     let servers = RedisServer::start_many(3);
     let all = client(&servers).await;
-    let lease = all.mutex("a").with_options(patient).lock().await;
-    let _lease = lease.expect("a lease");
-    let other = of(&[&servers[0]])
+    let _lease = lock(&all, "a").await;
+    let other = fresh(&[&servers[0]])
         .prefix("it's \"other\"\n/")
         .skew(Duration::from_secs(3));
     let other = other.connect().await.expect("connected");
-    let lease = other.mutex("a").with_options(patient).lock().await;
-    let lease = lease.expect("a lease");
+    let lease = lock(&other, "a").await;
     lease.extend().await.expect("extended");
     // The same without a prefix is refused.
-    let error = of(&[&servers[0]]).connect().await.expect_err("refused");
+    let error = fresh(&[&servers[0]]).connect().await.expect_err("refused");
     let lists = lists(&error).expect("both lists");
     assert_eq!(lists.1, addresses(&[&servers[0]]));
 }
@@ -147,15 +133,13 @@ async fn a_deployment_grows() {
         let options = patient(options).ttl(Duration::from_secs(5));
         options.node_timeout(Duration::from_secs(2))
     };
-    let mut old = of(&all[..1]).connect().await.expect("connected");
+    let mut old = client(&all[..1]).await;
     for size in [3, 5] {
         let lease = old.mutex("a").with_options(ttl).lock().await;
         let lease = lease.expect("a lease");
         let token = lease.token();
         let grown = || {
-            Client::builder()
-                .nodes(all[..size].iter().map(|server| server.url()))
-                .connect_timeout(Duration::from_secs(10))
+            builder(&all[..size])
                 .restart_guard(Duration::from_secs(5))
                 .options(ttl(Options::default()))
         };
@@ -190,21 +174,19 @@ async fn a_dead_server_is_replaced() {
     let mut servers = RedisServer::start_many(4);
     let spare = servers.pop().expect("four");
     let old = client(&servers).await;
-    let lease = old.mutex("a").with_options(patient).lock().await;
-    lease.expect("a lease").release().await;
+    lock(&old, "a").await.release().await;
     servers[2].kill();
     let list = [&servers[0], &servers[1], &spare];
     // The answer of the new server alone is not sufficient.
-    let careless = of(&list).build().expect("valid");
+    let careless = fresh(&list).build().expect("valid");
     let lease = careless.mutex("a").with_options(patient).try_lock().await;
     let lease = lease.expect("two of three belong to the set");
     drop(lease);
-    assert_eq!(spare.command(&[b"DBSIZE"]), ":0\r\n");
-    let done = of(&list).init_replacing().await.expect("recorded");
+    assert_eq!(spare.run("DBSIZE"), ":0\r\n");
+    let done = fresh(&list).init_replacing().await.expect("recorded");
     assert!(done.iter().all(|node| node.votes_in.is_zero()), "{done:?}");
-    let new = of(&list).connect().await.expect("connected");
-    let lease = new.mutex("a").with_options(patient).lock().await;
-    let lease = lease.expect("a lease");
+    let new = client(&list).await;
+    let lease = lock(&new, "a").await;
     assert!(spare.get(b"a").is_some(), "it votes");
     lease.release().await;
     // The old list is refused.
@@ -216,24 +198,20 @@ async fn a_dead_server_is_replaced() {
 #[tokio::test]
 async fn a_set_recorded_without_the_shared_server_is_refused_when_it_is_back() {
     let mut servers = RedisServer::start_many(5);
-    let first = of(&[&servers[0], &servers[1], &servers[2]]);
+    let first = fresh(&[&servers[0], &servers[1], &servers[2]]);
     let first = first.connect().await.expect("connected");
-    let lease = first.mutex("a").with_options(patient).lock().await;
-    lease.expect("a lease").release().await;
-    let save: [&[u8]; 1] = [b"SAVE"];
-    assert_eq!(servers[2].command(&save), "+OK\r\n");
+    lock(&first, "a").await.release().await;
+    servers[2].run("SAVE");
     servers[2].kill();
     {
-        let strange = of(&[&servers[2], &servers[3], &servers[4]]);
+        let strange = fresh(&[&servers[2], &servers[3], &servers[4]]);
         let strange = strange.build().expect("valid");
-        let lease = strange.mutex("b").with_options(patient).lock().await;
-        lease.expect("two of three").release().await;
+        lock(&strange, "b").await.release().await;
     }
     servers[2].restart();
-    let lease = first.mutex("a").with_options(patient).lock().await;
-    let _lease = lease.expect("a lease");
+    let _lease = lock(&first, "a").await;
     for _ in 0..10 {
-        let strange = of(&[&servers[2], &servers[3], &servers[4]]);
+        let strange = fresh(&[&servers[2], &servers[3], &servers[4]]);
         let strange = strange.build().expect("valid");
         let attempt = strange.mutex("a").with_options(patient).try_lock().await;
         let error = attempt.expect_err("refused");
@@ -273,7 +251,7 @@ async fn clients_with_other_names_may_record_a_set_together() {
 #[tokio::test]
 async fn assume_fresh_ends_the_wait_of_a_set() {
     let servers = RedisServer::start_many(3);
-    let one = of(&[&servers[0]]).connect().await.expect("connected");
+    let one = client(&[&servers[0]]).await;
     let long = |options: Options| patient(options).ttl(Duration::from_secs(3600));
     let lease = one.mutex("long").with_options(long).lock().await;
     let lease = lease.expect("a lease");
@@ -282,11 +260,7 @@ async fn assume_fresh_ends_the_wait_of_a_set() {
         .expect("a lease")
         .release_keeping(Duration::from_secs(80_000));
     kept.await.expect("kept");
-    let three = || {
-        Client::builder()
-            .nodes(servers.iter().map(RedisServer::url))
-            .connect_timeout(Duration::from_secs(10))
-    };
+    let three = || builder(&servers);
     let done = three().init_replacing().await.expect("recorded");
     for node in &done {
         // The lease counts. The name that is only kept after its release does not.
@@ -307,40 +281,33 @@ async fn assume_fresh_ends_the_wait_of_a_set() {
 async fn a_server_that_lost_its_memory_still_belongs_to_the_set() {
     let mut servers = RedisServer::start_many(3);
     let first = client(&servers).await;
-    let lease = first.mutex("a").with_options(patient).lock().await;
-    lease.expect("a lease").release().await;
+    lock(&first, "a").await.release().await;
     let set = servers[0].get(b"leasehold:set").expect("a record");
     servers[1].kill();
     servers[1].restart();
-    let second = builder(&servers).connect().await.expect("connected");
+    let second = client(&servers).await;
     let mutex = second.mutex("a").with_options(patient);
-    let deadline = tokio::time::Instant::now() + LONG;
-    while servers[1].get(b"leasehold:set").as_ref() != Some(&set) {
-        assert!(tokio::time::Instant::now() < deadline, "never recorded");
+    eventually("recorded", async || {
         drop(mutex.try_lock().await.expect("an answer"));
-        pause(10).await;
-    }
+        (servers[1].get(b"leasehold:set").as_ref() == Some(&set)).then_some(())
+    })
+    .await;
 }
 
 /// `init` records that new servers had no memory to lose, so that clients need not say so again.
 #[tokio::test]
 async fn new_servers_that_were_set_up_vote_at_once() {
     let mut servers = RedisServer::start_many(3);
-    let plain = |servers: &[RedisServer]| {
-        Client::builder()
-            .nodes(servers.iter().map(RedisServer::url))
-            .connect_timeout(Duration::from_secs(10))
-    };
-    let done = plain(&servers).init().await.expect("recorded");
+    let done = builder(&servers).init().await.expect("recorded");
     for node in &done {
         assert_eq!(
             (node.change, node.votes_in),
             (Change::Recorded, Duration::ZERO)
         );
     }
-    let again = plain(&servers).init().await.expect("recorded");
+    let again = builder(&servers).init().await.expect("recorded");
     assert!(again.iter().all(|node| node.change == Change::Unchanged));
-    let client = plain(&servers).connect().await.expect("connected");
+    let client = builder(&servers).connect().await.expect("connected");
     let lease = client.mutex("a").with_options(patient).try_lock().await;
     let lease = lease.expect("votes").expect("free");
     lease.release().await;
@@ -349,7 +316,7 @@ async fn new_servers_that_were_set_up_vote_at_once() {
         server.kill();
         server.restart();
     }
-    let client = plain(&servers).connect().await.expect("connected");
+    let client = builder(&servers).connect().await.expect("connected");
     let error = client.mutex("a").with_options(patient).try_lock().await;
     let error = error.expect_err("restarted").to_string();
     assert!(error.contains("votes again in"), "{error}");
@@ -360,12 +327,8 @@ async fn new_servers_that_were_set_up_vote_at_once() {
 async fn assume_fresh_is_remembered_by_the_servers() {
     let servers = RedisServer::start_many(3);
     let fresh = client(&servers).await;
-    let lease = fresh.mutex("a").with_options(patient).lock().await;
-    lease.expect("a lease").release().await;
-    let plain = Client::builder()
-        .nodes(servers.iter().map(RedisServer::url))
-        .connect_timeout(Duration::from_secs(10));
-    let plain = plain.connect().await.expect("connected");
+    lock(&fresh, "a").await.release().await;
+    let plain = builder(&servers).connect().await.expect("connected");
     let lease = plain.mutex("a").with_options(patient).try_lock().await;
     assert!(lease.expect("votes").is_some());
 }
@@ -374,7 +337,7 @@ async fn assume_fresh_is_remembered_by_the_servers() {
 #[tokio::test]
 async fn inspecting_changes_nothing() {
     let servers = RedisServer::start_many(3);
-    let looking = builder(&servers).build().expect("valid");
+    let looking = fresh(&servers).build().expect("valid");
     assert!(
         looking
             .inspect("a")
@@ -393,9 +356,9 @@ async fn inspecting_changes_nothing() {
     );
     pause(200).await;
     for server in &servers {
-        assert_eq!(server.command(&[b"DBSIZE"]), ":0\r\n");
+        assert_eq!(server.run("DBSIZE"), ":0\r\n");
     }
-    let other = builder(&servers).skew(Duration::from_secs(3));
+    let other = fresh(&servers).skew(Duration::from_secs(3));
     other
         .connect()
         .await
@@ -408,7 +371,7 @@ async fn inspecting_changes_nothing() {
 #[tokio::test]
 async fn replacing_the_record_does_not_lower_the_floor() {
     let server = RedisServer::start();
-    let of_skew = |seconds| of(&[&server]).skew(Duration::from_secs(seconds));
+    let of_skew = |seconds| fresh(&[&server]).skew(Duration::from_secs(seconds));
     let began = || {
         let record = server.get(b"leasehold:epoch").expect("a record");
         let record = String::from_utf8(record).expect("text");

@@ -4,16 +4,14 @@ use std::time::Duration;
 
 use leasehold::{Client, Holder, Released};
 use leasehold_testkit::RedisServer;
+use leasehold_testkit::setup::{LONG, client, copies, lock, patient, until};
 
-use super::{client, copies, frozen, patient, until};
+use super::frozen;
 
-fn pttl(server: &RedisServer, key: &[u8]) -> i64 {
-    let reply = server.command(&[b"PTTL", key]);
-    reply
-        .trim_start_matches(':')
-        .trim()
-        .parse()
-        .expect("a number")
+fn pttl(server: &RedisServer, key: &str) -> i64 {
+    let reply = server.run(&format!("PTTL {key}"));
+    let ms = reply.trim_start_matches(':').trim();
+    ms.parse().expect("a number")
 }
 
 /// The lock is a plain string at exactly the name, with a TTL in milliseconds.
@@ -21,18 +19,17 @@ fn pttl(server: &RedisServer, key: &[u8]) -> i64 {
 async fn the_lock_is_a_plain_string_with_a_ttl() {
     let servers = RedisServer::start_many(1);
     let client = client(&servers).await;
-    let mutex = client.mutex("orders/42").with_options(patient);
-    let lease = mutex.lock().await.expect("a lease");
-    assert_eq!(servers[0].command(&[b"TYPE", b"orders/42"]), "+string\r\n");
-    let ttl = pttl(&servers[0], b"orders/42");
-    assert!((1..=30_000).contains(&ttl), "{ttl}");
+    let lease = lock(&client, "orders/42").await;
+    assert_eq!(servers[0].run("TYPE orders/42"), "+string\r\n");
+    let ttl = pttl(&servers[0], "orders/42");
+    assert!((1..=60_000).contains(&ttl), "{ttl}");
     let value = servers[0].get(b"orders/42").expect("a value");
     assert_eq!(Holder::parse(&value).token, Some(lease.token()));
     // What any other library does with the same name.
-    let set = [&b"SET"[..], b"orders/42", b"other", b"NX", b"PX", b"1000"];
-    assert_eq!(servers[0].command(&set), "$-1\r\n");
+    let set = "SET orders/42 other NX PX 1000";
+    assert_eq!(servers[0].run(set), "$-1\r\n");
     lease.release().await;
-    assert_eq!(servers[0].command(&set), "+OK\r\n");
+    assert_eq!(servers[0].run(set), "+OK\r\n");
 }
 
 /// A fence expires, but long after the lock.
@@ -40,17 +37,16 @@ async fn the_lock_is_a_plain_string_with_a_ttl() {
 async fn the_fence_expires_a_day_after_its_last_use() {
     let servers = RedisServer::start_many(1);
     let client = client(&servers).await;
-    let lease = client.mutex("a").with_options(patient).lock().await;
-    let lease = lease.expect("a lease");
-    let key = b"leasehold:fence:{a}";
+    let lease = lock(&client, "a").await;
+    let key = "leasehold:fence:{a}";
     let day = 24 * 3600 * 1000;
     assert!((day..day * 2).contains(&pttl(&servers[0], key)));
-    let fence = servers[0].get(key).expect("a fence");
+    let fence = servers[0].get(key.as_bytes()).expect("a fence");
     assert_eq!(fence, lease.token().to_string().into_bytes(), "not rounded");
     lease.extend().await.expect("extended");
-    assert_eq!(servers[0].get(key).expect("a fence"), fence);
+    assert_eq!(servers[0].get(key.as_bytes()).expect("a fence"), fence);
     lease.release().await;
-    assert_eq!(servers[0].get(key).expect("a fence"), fence);
+    assert_eq!(servers[0].get(key.as_bytes()).expect("a fence"), fence);
     assert!((day..day * 2).contains(&pttl(&servers[0], key)));
 }
 
@@ -61,13 +57,11 @@ async fn a_release_over_another_connection_raises_the_fence() {
     let servers = RedisServer::start_many(1);
     let client = client(&servers).await;
     for kills in [false, true] {
-        let lease = client.mutex("a").with_options(patient).lock().await;
-        let lease = lease.expect("a lease");
+        let lease = lock(&client, "a").await;
         lease.extend().await.expect("extended");
         let token = lease.token();
         if kills {
-            let kill = [&b"CLIENT"[..], b"KILL", b"TYPE", b"pubsub"];
-            assert_eq!(servers[0].command(&kill), ":1\r\n");
+            assert_eq!(servers[0].run("CLIENT KILL TYPE pubsub"), ":1\r\n");
         }
         assert_eq!(lease.release().await, Released::Released);
         let fence = servers[0].get(b"leasehold:fence:{a}").expect("a fence");
@@ -88,7 +82,7 @@ async fn a_kept_lock_has_no_owner() {
     lease.release().await;
     let kept = servers[0].get(b"a").expect("still taken");
     assert!(!kept.windows(40).any(|part| part == &owner[..40]));
-    let ttl = pttl(&servers[0], b"a");
+    let ttl = pttl(&servers[0], "a");
     assert!((3_500_000..=3_600_000).contains(&ttl), "{ttl}");
 }
 
@@ -162,7 +156,7 @@ async fn claims_of_many_tasks_share_a_script() {
         assert_eq!(leases.len(), 100 - taken.len());
         leases
     };
-    let calls = || evalshas(&servers[0]);
+    let calls = || servers[0].calls("evalsha");
     // The first round leaves a fence for every name.
     let leases = round(&[]).await;
     for lease in leases {
@@ -170,16 +164,14 @@ async fn claims_of_many_tasks_share_a_script() {
     }
     let before = calls();
     // Other clients hold two of the locks meanwhile. These claims are handled separately.
-    let set = [&b"SET"[..], b"a7", b"foreign"];
-    assert_eq!(servers[0].command(&set), "+OK\r\n");
-    let set = [&b"SET"[..], b"a31", b"foreign"];
-    assert_eq!(servers[0].command(&set), "+OK\r\n");
+    servers[0].run("SET a7 foreign");
+    servers[0].run("SET a31 foreign");
     let leases = round(&["a7", "a31"]).await;
     assert!(calls() - before < 60, "{} script calls", calls() - before);
     assert_eq!(copies(&servers, "a7"), 1);
     // The releases share calls, too.
     drop(leases);
-    assert_eq!(client.shutdown(super::LONG).await, 0);
+    assert_eq!(client.shutdown(LONG).await, 0);
     assert!(calls() - before < 110, "{} script calls", calls() - before);
     let taken = (0..100).filter(|i| copies(&servers, &format!("a{i}")) == 1);
     assert_eq!(taken.collect::<Vec<_>>(), [7, 31]);
@@ -197,11 +189,10 @@ async fn renewals_of_many_leases_share_a_script() {
         leases.push(mutex.lock().await.expect("a lease"));
     }
     let deadlines: Vec<_> = leases.iter().map(leasehold::Lease::deadline).collect();
-    let before = evalshas(&servers[0]);
+    let before = servers[0].calls("evalsha");
     // One lock is overwritten and one is deleted. The renewal restores the deleted one.
-    let set = [&b"SET"[..], b"a7", b"foreign"];
-    assert_eq!(servers[0].command(&set), "+OK\r\n");
-    assert_eq!(servers[0].command(&[b"DEL", b"a31"]), ":1\r\n");
+    servers[0].run("SET a7 foreign");
+    assert_eq!(servers[0].run("DEL a31"), ":1\r\n");
     until("renewed", || {
         let now = leases.iter().zip(&deadlines);
         now.filter(|(lease, before)| lease.deadline() > **before)
@@ -209,20 +200,13 @@ async fn renewals_of_many_leases_share_a_script() {
             == 199
     })
     .await;
-    let asked = evalshas(&servers[0]) - before;
+    let asked = servers[0].calls("evalsha") - before;
     assert!(asked < 100, "{asked} requests for 200 renewals");
     assert!(leases[7].loss().is_some());
     assert_eq!(copies(&servers, "a31"), 1);
     for lease in leases {
         lease.release().await;
     }
-}
-
-fn evalshas(server: &RedisServer) -> u64 {
-    let stats = server.command(&[b"INFO", b"commandstats"]);
-    let (_, rest) = stats.split_once("cmdstat_evalsha:calls=").expect("some");
-    let number = rest.split(',').next().expect("a number");
-    number.parse().expect("a number")
 }
 
 /// The requests of all tasks share one connection per node.
@@ -239,7 +223,7 @@ async fn one_connection_serves_all_tasks() {
     for task in tasks {
         task.await.expect("no panic");
     }
-    let list = servers[0].command(&[b"CLIENT", b"LIST"]);
+    let list = servers[0].run("CLIENT LIST");
     assert_eq!(
         list.matches("lib-name=leasehold").count().max(1),
         1,

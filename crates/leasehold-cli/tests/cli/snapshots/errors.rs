@@ -7,8 +7,7 @@ use std::process::{Command, Stdio};
 use expect_test::expect_file;
 use leasehold_testkit::RedisServer;
 
-use super::owner_id;
-use super::transcript::Transcript;
+use super::transcript::{Transcript, until_tokens_are_times};
 use crate::{Place, Ran, Running, eventually};
 
 const TOOL: &str = env!("CARGO_BIN_EXE_leasehold");
@@ -42,6 +41,8 @@ fn arguments() {
         &["run", "a", "-c", "true", "--", "true"],
         &["run", "a", "--events-fd", "77", "--", "true"],
         &["run", "a", "--on-lost", "ignore", "--", "true"],
+        &["run", "a", "--also", "b", "--also", "a", "--", "true"],
+        &["run", "a", "--also", "b", "--inherit", "--", "true"],
         &["acquire", "a", "-n", "-E", "0"],
         &["extend", "a"],
         &["release", "a", "--owner", "x"],
@@ -119,13 +120,17 @@ fn held() {
     let mut transcript = Transcript::new();
     let args = [&LONG[..], &["--label", "nightly"]].concat();
     let holder = place.holding("backup", &args, SLEEP);
+    until_tokens_are_times();
     transcript.run(&place, &["run", "backup", "-n", "--", "true"]);
     transcript.run(&place, &["run", "backup", "-n", "-q", "--", "true"]);
     transcript.run(&place, &["run", "backup", "-w", "50ms", "--", "true"]);
+    let both = ["run", "a", "--also", "backup"];
+    transcript.run(&place, &[&both[..], &["-n", "--", "true"]].concat());
+    transcript.run(&place, &[&both[..], &["-w", "50ms", "--", "true"]].concat());
     transcript.run(&place, &["run", "backup", "-n", "--json", "--", "true"]);
     transcript.run(&place, &["acquire", "backup", "-n", "-E", "9"]);
     transcript.run(&place, &["break", "backup", "--owner", "x", "--yes"]);
-    let owner = owner_id(&place, "backup");
+    let owner = place.owner_id("backup");
     transcript.run(&place, &["break", "backup", "--owner", &owner]);
     drop(holder);
     place.ok(&["run", "report", "--at-least-for", "1h", "--", "true"]);
@@ -207,6 +212,8 @@ fn servers() {
     assert_eq!(servers[0].command(&[b"HSET", b"a", b"x", b"y"]), ":1\r\n");
     transcript.run(&place(0), &run);
     transcript.run(&place(0), &["show", "a"]);
+    transcript.run(&place(0), &["show", "a", "-o", "json"]);
+    transcript.run(&place(0), &["break", "a", "--yes", "--owner", "0123abcd"]);
 
     // Clients that do not agree.
     place(2).ok(&["run", "b", "--", "true"]);
@@ -219,6 +226,7 @@ fn servers() {
     // A server that has just started does not vote.
     let guarded = ["run", "a", "-n", "--restart-guard", "1h", "--", "true"];
     transcript.run(&place(1), &guarded);
+    transcript.run(&place(1), &["show", "a", "--restart-guard", "1h"]);
 
     // A server without memory.
     let reply = servers[5].command(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
@@ -320,12 +328,12 @@ fn certificate(place: &Place, name: &str) {
     assert!(status.success(), "{command:?}");
 }
 
-/// A store in a place where this user cannot write, or that is not a store.
+/// A store in a place where this user cannot write, that is not a store, or that is locked.
 #[test]
 fn the_embedded_store() {
     let place = Place::local();
     let mut transcript = Transcript::new();
-    std::fs::write(place.file("file"), "").expect("written");
+    place.touch("file");
     let below = format!("local:{}/file/locks.db", place.dir.path().display());
     transcript.run(&place, &["run", "a", "-n", "--node", &below, "--", "true"]);
     std::fs::write(place.file("text.db"), "not a database\n".repeat(100)).expect("written");
@@ -334,7 +342,15 @@ fn the_embedded_store() {
     let dir = format!("local:{}", place.dir.path().display());
     transcript.run(&place, &["run", "a", "-n", "--node", &dir, "--", "true"]);
 
-    // Nobody but its owner may write to a directory, and root may write everywhere.
+    // A store that another process has locked.
+    let busy = format!("local:{}/busy.db", place.dir.path().display());
+    place.ok(&["run", "a", "--node", &busy, "--", "true"]);
+    let other = rusqlite::Connection::open(place.file("busy.db")).expect("the store");
+    other.execute_batch("BEGIN EXCLUSIVE").expect("locked");
+    transcript.run(&place, &["run", "a", "-n", "--node", &busy, "--", "true"]);
+    drop(other);
+
+    // Only its owner may write to a directory, and root may write everywhere.
     let mode = std::fs::Permissions::from_mode(0o555);
     std::fs::create_dir(place.file("closed")).expect("created");
     std::fs::set_permissions(place.file("closed"), mode).expect("chmod");
@@ -345,7 +361,7 @@ fn the_embedded_store() {
         let drop_all = ["--bounding-set", "-all", "--inh-caps", "-all"];
         tool = crate::wrapped("setpriv", &drop_all, &tool);
     }
-    let ran = Running(Some(tool.spawn().expect("it starts"))).end();
+    let ran = Running::start(&mut tool).end();
     let line = "leasehold run a -n -- true    # where this user may not write";
     transcript.record(&place, line, &ran);
     expect_file!["errors/store.txt"].assert_eq(transcript.text());
@@ -369,7 +385,7 @@ fn a_full_disk() {
     let fill = "cat /dev/zero > state/zeros 2>/dev/null || true";
     let line = format!("{disk}; {fill}; exec \"$@\"");
     let mut tool = in_a_namespace(&line, &["run", "a", "-n", "--", "true"]);
-    let ran = Running(Some(tool.spawn().expect("it starts"))).end();
+    let ran = Running::start(&mut tool).end();
     let mut transcript = Transcript::new();
     transcript.record(&place, "leasehold run a -n -- true", &ran);
     expect_file!["errors/full-disk.txt"].assert_eq(transcript.text());
@@ -386,7 +402,7 @@ fn leases() {
     let in_order = |ran: &Ran| !ran.err.contains("sent SIGKILL");
     let ran = eventually("a lock is broken in order", || {
         let holder = place.holding("broken", &["--ttl", "15s"], OBEYS);
-        let owner = owner_id(&place, "broken");
+        let owner = place.owner_id("broken");
         place.run(&["break", "broken", "--owner", &owner, "--yes"]);
         let ran = holder.end();
         std::fs::remove_file(place.file("started.broken")).expect("removed");

@@ -39,6 +39,21 @@ fn run() {
 }
 
 #[test]
+fn once() {
+    check(&["once"], expect_file!["help/once.txt"]);
+}
+
+#[test]
+fn elect() {
+    check(&["elect"], expect_file!["help/elect.txt"]);
+}
+
+#[test]
+fn wait() {
+    check(&["wait"], expect_file!["help/wait.txt"]);
+}
+
+#[test]
 fn acquire() {
     check(&["acquire"], expect_file!["help/acquire.txt"]);
 }

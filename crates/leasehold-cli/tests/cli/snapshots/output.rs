@@ -3,9 +3,8 @@
 use expect_test::expect_file;
 use leasehold_testkit::RedisServer;
 
-use super::owner_id;
-use super::transcript::{Transcript, is_duration};
-use crate::{Place, Ran, Running, eventually, until};
+use super::transcript::{Transcript, is_duration, until_tokens_are_times};
+use crate::{Place, Ran, Running, UNTIL_GO, eventually, until};
 
 const SLEEP: &str = "exec sleep 60";
 
@@ -46,6 +45,20 @@ fn show_on_the_embedded_store() {
     transcript.run(&place, &["show", "report"]);
     transcript.run(&place, &["show", "report", "-o", "json"]);
     expect_file!["show-local.txt"].assert_eq(transcript.text());
+}
+
+#[test]
+fn show_readers() {
+    let place = Place::local();
+    let mut transcript = Transcript::new();
+    for label in ["first", "second"] {
+        place.ok(&["acquire", "catalog", "--shared", "--label", label]);
+    }
+    until_tokens_are_times();
+    transcript.run(&place, &["show", "catalog"]);
+    transcript.run(&place, &["acquire", "catalog", "-n"]);
+    transcript.run(&place, &["run", "catalog", "--shared", "--", "true"]);
+    expect_file!["show-readers.txt"].assert_eq(transcript.text());
 }
 
 #[test]
@@ -134,6 +147,9 @@ fn a_run_step_by_step() {
     );
     transcript.run(&place, &["run", "backup", "-v", "-c", "kill -s USR1 $$"]);
     transcript.run(&place, &["run", "backup", "--json", "-c", "exit 3"]);
+    let both = ["run", "backup", "--also", "reports"];
+    transcript.run(&place, &[&both[..], &["-v", "--", "true"]].concat());
+    transcript.run(&place, &[&both[..], &["--json", "--", "true"]].concat());
     let inner = format!(
         "{} run backup --inherit -v -- true",
         env!("CARGO_BIN_EXE_leasehold")
@@ -169,14 +185,14 @@ fn a_wait() {
 
 /// Waits for a lock whose holder ends when the wait has been reported.
 fn wait(place: &Place, flag: &str) -> Ran {
-    let holder = place.holding("backup", &LONG, "while [ ! -e go ]; do sleep 0.01; done");
+    let holder = place.holding("backup", &LONG, UNTIL_GO);
     let err = std::fs::File::create(place.file("err")).expect("created");
     let mut waiter = place.command(&["run", "backup", flag, "--", "true"]);
-    let waiter = Running(Some(waiter.stderr(err).spawn().expect("it starts")));
+    let waiter = Running::start(waiter.stderr(err));
     until("the wait is reported", || {
         place.read("err").contains("waiting")
     });
-    std::fs::write(place.file("go"), "").expect("written");
+    place.touch("go");
     assert_eq!(holder.end().code, 0);
     let ran = waiter.end();
     for file in ["go", "started.backup"] {
@@ -186,6 +202,25 @@ fn wait(place: &Place, flag: &str) -> Ran {
         err: place.read("err"),
         ..ran
     }
+}
+
+#[test]
+fn once() {
+    let place = Place::local();
+    let mut transcript = Transcript::new();
+    let args = ["once", "report", "--for", "1h", "-v", "--", "echo", "done"];
+    transcript.run(&place, &args);
+    transcript.run(&place, &args);
+    transcript.run(&place, &["show", "report"]);
+    transcript.run(&place, &["show", "report", "-o", "json"]);
+    transcript.run(&place, &["run", "report", "-n", "--", "true"]);
+    transcript.run(&place, &["once", "report", "--clear"]);
+    transcript.run(&place, &["once", "report", "--clear"]);
+    transcript.run(
+        &place,
+        &["once", "report", "--for", "400days", "--", "true"],
+    );
+    expect_file!["once.txt"].assert_eq(transcript.text());
 }
 
 #[test]
@@ -211,10 +246,10 @@ fn break_() {
     let place = Place::local();
     let mut transcript = Transcript::new();
     place.ok(&["acquire", "deploy", "--label", "release 7"]);
-    let owner = owner_id(&place, "deploy");
+    let owner = place.owner_id("deploy");
     transcript.run(&place, &["break", "deploy", "--owner", &owner, "--yes"]);
     place.ok(&["run", "report", "--at-least-for", "1h", "--", "true"]);
-    let owner = owner_id(&place, "report");
+    let owner = place.owner_id("report");
     transcript.run(&place, &["break", "report", "--owner", &owner, "--yes"]);
     expect_file!["break.txt"].assert_eq(transcript.text());
 }

@@ -3,7 +3,7 @@
 use leasehold_sim::batch::Totals;
 use leasehold_sim::{Fault, Mode, PROMISES, Report};
 
-/// Prints, for each kind of fault, in how many runs it struck, how often, and how many of
+/// Prints, for each kind of fault, in how many runs it occurred, how often, and how many of
 /// these runs broke each promise.
 pub fn print(totals: &Totals, failures: &[Report]) {
     println!(

@@ -14,6 +14,7 @@ use super::line;
 use super::local_waiters::LocalWaiters;
 use super::notify::Notifications;
 use super::process::Realm;
+use super::readers;
 use super::rows::{Now, to_sql};
 use super::store::Store;
 use crate::base::clock::Clock;
@@ -123,6 +124,7 @@ impl Store {
         self.remove_dead_waiters(None, notifications)?;
         line::clean_up(&self.connection, &now)?;
         self.delete_unused_names(&now)?;
+        readers::clean_up(&self.connection)?;
         self.write_back("passive")?;
         match reach {
             Checkpoint::Part => Ok(()),
@@ -131,7 +133,8 @@ impl Store {
         }
     }
 
-    /// Deletes names that were unused for so long that a missing fence means the same.
+    /// Deletes names that have been unused for longer than fences are kept. Their fences are not
+    /// above `now − F`, which a missing fence reads as.
     fn delete_unused_names(&self, now: &Now) -> Result<(), Failure> {
         const STEP: u32 = 1000;
         // Expiry is determined as in `rows`: the wall clock may have been set.

@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::local_waiters::LocalWaiters;
 use super::notify::{Notification, Notifications};
 use super::store::{Outcome, Store};
+use crate::base::backoff::{Backoff, Pauses};
 use crate::base::clock::{Clock, Moment};
 use crate::base::name::Name;
 use crate::node::{Call, NodeError, NodeSettings, Sighting, Verb, Vote};
@@ -35,10 +36,16 @@ pub(super) struct Engine {
     transactions: u32,
     /// Until then, no vote is made in the caller's thread.
     busy_until: Moment,
+    backoff: Backoff,
 }
 
-const FIRST_PAUSE: Duration = Duration::from_micros(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// The pauses while another process has the file locked.
+const BUSY_PAUSES: Pauses = Pauses {
+    first: Duration::from_micros(50),
+    longest: Duration::from_millis(1),
+    growth_percent: 25,
+    jitter_percent: 20,
+};
 
 /// Answers and notifications, to be sent when nothing is locked any more.
 #[must_use = "nothing has been sent yet"]
@@ -76,6 +83,7 @@ impl Engine {
             store: None,
             transactions: 0,
             busy_until: Moment::from_origin(Duration::ZERO),
+            backoff: Backoff::new(BUSY_PAUSES, settings.seed),
         }
     }
 
@@ -139,7 +147,7 @@ impl Engine {
         mut work: impl FnMut(&mut Store, &Notifications) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let started = self.clock.now();
-        let mut pause = FIRST_PAUSE;
+        self.backoff.reset();
         loop {
             self.open()?;
             let store = self.store.as_mut().ok_or(Failure::Moved)?;
@@ -148,8 +156,7 @@ impl Engine {
             if !matches!(outcome, Err(Failure::Busy)) || waited() >= patience {
                 return self.close_if_failed(outcome);
             }
-            std::thread::sleep(pause);
-            pause = LONGEST_PAUSE.min(pause * 5 / 4);
+            std::thread::sleep(self.backoff.pause());
         }
     }
 

@@ -20,11 +20,11 @@ impl Failure {
     pub(super) fn into_error(self) -> NodeError {
         match self {
             Self::Error(error) => error,
-            Self::Busy => NodeError::Unreachable {
-                why: "another process keeps the store locked (is it stopped?)".into(),
+            Self::Busy => NodeError::StoreUnavailable {
+                why: "another process keeps it locked (is that process stopped?)".into(),
             },
-            Self::Moved => NodeError::Unreachable {
-                why: "the file was moved or deleted while it was in use".into(),
+            Self::Moved => NodeError::StoreUnavailable {
+                why: "its file was moved or deleted while it was in use".into(),
             },
         }
     }

@@ -9,6 +9,7 @@ use super::failure::Failure;
 use super::process::{self, Realm};
 use super::rows::{Now, from_sql, to_sql};
 use crate::base::name::Name;
+use crate::node::line::{place, ticket_at};
 use crate::node::{Claim, DEAD_AFTER, Holders};
 
 /// The largest number of waiters ahead that is counted.
@@ -50,7 +51,7 @@ pub(super) fn join(
         .execute(params![
             claim.name().as_bytes(),
             claim.owner(),
-            to_sql(claim.token()),
+            to_sql(place(claim.token(), claim.owner())),
             our_clock(),
             to_sql(now.boot.as_nanos()),
             to_sql(now.wall_us),
@@ -114,6 +115,22 @@ pub(super) fn first(
     }
 }
 
+/// Returns the owner values of the first in line, in order.
+pub(super) fn front(
+    connection: &Connection,
+    name: &Name,
+    at_most: usize,
+) -> Result<Vec<Box<[u8]>>, Failure> {
+    let mut statement = connection.prepare_cached(
+        "SELECT owner FROM waiters WHERE name = ? ORDER BY ticket, owner LIMIT ?",
+    )?;
+    let at_most = i64::try_from(at_most).unwrap_or(i64::MAX);
+    let owners = statement.query_map(params![name.as_bytes(), at_most], |row| {
+        Ok(row.get::<_, Vec<u8>>(0)?.into())
+    })?;
+    Ok(owners.collect::<Result<_, _>>()?)
+}
+
 pub(super) fn find(
     connection: &Connection,
     name: &Name,
@@ -127,9 +144,10 @@ pub(super) fn find(
 }
 
 fn waiter(row: &Row<'_>) -> Result<Waiter, rusqlite::Error> {
+    let owner: Box<[u8]> = row.get::<_, Vec<u8>>(0)?.into();
     Ok(Waiter {
-        owner: row.get::<_, Vec<u8>>(0)?.into(),
-        ticket: from_sql(row.get(1)?),
+        ticket: ticket_at(from_sql(row.get(1)?), &owner),
+        owner,
         holders: row.get(2)?,
         address: Address {
             socket: row.get(3)?,
@@ -149,7 +167,8 @@ pub(super) fn before(
         "SELECT count(*) FROM (SELECT 1 FROM waiters
              WHERE name = ? AND (ticket, owner) < (?, ?) LIMIT ?)",
     )?;
-    let before = params![name.as_bytes(), to_sql(ticket), owner, MAX_COUNTED];
+    let place = to_sql(place(ticket, owner));
+    let before = params![name.as_bytes(), place, owner, MAX_COUNTED];
     Ok(statement.query_row(before, |row| row.get(0))?)
 }
 

@@ -10,7 +10,9 @@ mod local_waiters;
 mod name_record;
 mod notify;
 mod open;
+mod permits;
 mod process;
+mod readers;
 mod rows;
 mod sockets;
 mod store;
@@ -125,8 +127,8 @@ impl LocalNode {
         let engine = Engine::new(path.to_owned(), settings, status_of, bells_of);
         let (thread, started) = StoreThread::start(engine);
         if let Err(error) = started {
-            let why = format!("cannot start a thread for the store: {error}");
-            *status.state() = Some(Err(NodeError::Unreachable { why }));
+            let why = format!("cannot start a thread for it: {error}");
+            *status.state() = Some(Err(NodeError::StoreUnavailable { why }));
         }
         Self {
             label: format!("local:{}", path.display()),
@@ -161,6 +163,10 @@ impl Node for LocalNode {
     fn survey(&self, name: Option<&Name>) -> Survey {
         let answer = self.thread.survey(name.cloned());
         Box::pin(async move { answer.await.unwrap_or(Err(NodeError::Unanswered)) })
+    }
+
+    fn has_semaphores(&self) -> bool {
+        true
     }
 
     fn frees_the_locks_of_the_dead(&self) -> bool {

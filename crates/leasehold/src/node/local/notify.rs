@@ -153,12 +153,13 @@ impl Notification {
 }
 
 fn message(id: i64, news: News) -> String {
-    format!("{}{id}", news.letter())
+    format!("{} {id}", news.to_text())
 }
 
 /// Parses a message: the id of the waiter, and the news.
 pub(super) fn parse_message(message: &[u8]) -> Option<(i64, News)> {
-    let (news, id) = message.split_first()?;
-    let news = News::from_letter(*news)?;
-    Some((std::str::from_utf8(id).ok()?.parse().ok()?, news))
+    let space = message.iter().position(|&b| b == b' ')?;
+    let (letter, permit) = message[..space].split_first()?;
+    let id = std::str::from_utf8(&message[space + 1..]).ok()?;
+    Some((id.parse().ok()?, News::read(*letter, permit)?))
 }

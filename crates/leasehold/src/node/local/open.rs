@@ -16,7 +16,7 @@ use crate::node::NodeError;
 
 /// Marks a file as a store of leasehold: "lhld".
 const APPLICATION_ID: i32 = 0x6c68_6c64;
-const SCHEMA_VERSION: i32 = 3;
+const SCHEMA_VERSION: i32 = 5;
 const PAGE: i32 = 1024;
 const SCHEMA: &str = include_str!("schema.sql");
 

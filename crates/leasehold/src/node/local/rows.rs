@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::process::{self, Realm};
 use super::store::CONSTANTS;
 use crate::base::clock::{Clock, Moment};
+use crate::base::holder::is_marker;
 use crate::base::name::Name;
 use crate::node::Claim;
 use crate::node::rules::{View, Write};
@@ -17,6 +18,8 @@ use crate::node::rules::{View, Write};
 pub(super) struct Row {
     pub(super) lock: Option<Lock>,
     pub(super) fence: Option<u64>,
+    /// W, if it is stored apart from the fence.
+    pub(super) write_fence: Option<u64>,
     /// The token granted last, and when by the machine's clock, as stored in the file.
     pub(super) granted: Option<(u64, u64)>,
     /// The token that this vote grants, if any.
@@ -64,7 +67,7 @@ impl Now {
         }
     }
 
-    fn until(&self, time: Duration) -> i64 {
+    pub(super) fn until(&self, time: Duration) -> i64 {
         let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         to_sql(self.unix_us.saturating_add(time))
     }
@@ -75,7 +78,7 @@ impl Row {
     pub(super) fn read(connection: &Connection, name: &Name, now: &Now) -> Result<Self, Failure> {
         let mut statement = connection.prepare_cached(
             "SELECT owner, holders, clock, expires_boot_ns, expires_unix_us, fence, line,
-                    granted_token, granted_unix_us
+                    granted_token, granted_unix_us, write_fence
              FROM names WHERE name = ?",
         )?;
         let row = statement.query_row([name.as_bytes()], |row| {
@@ -92,6 +95,7 @@ impl Row {
             Ok(Self {
                 lock: lock.filter(Lock::is_live),
                 fence: row.get::<_, Option<i64>>(5)?.map(from_sql),
+                write_fence: row.get::<_, Option<i64>>(9)?.map(from_sql),
                 line: row.get(6)?,
                 granted: match (row.get(7)?, row.get(8)?) {
                     (Some(token), Some(at_us)) => Some((from_sql(token), from_sql(at_us))),
@@ -110,16 +114,38 @@ impl Row {
             lock: self.lock.as_ref().map(|lock| &*lock.owner),
             remaining: self.lock.as_ref().and_then(|lock| lock.remaining),
             fence: self.fence,
+            write_fence: self.write_fence,
+            share: None,
             floor,
             now,
             constants: CONSTANTS,
         }
     }
 
-    /// Applies the write of a rule.
+    /// Whether readers hold the lock.
+    pub(super) fn is_shared(&self) -> bool {
+        let lock = self.lock.as_ref();
+        lock.is_some_and(|lock| is_marker(&lock.owner))
+    }
+
+    /// Sets the marker of readers, of whom the last expires after this time; `None`: there are none
+    /// left.
+    pub(super) fn mark(&mut self, marker: &[u8], longest: Option<Duration>) {
+        self.set_lock(longest.map(|longest| Lock::new(marker, None, longest)));
+    }
+
+    /// Sets the fence after the grant of a shared claim.
+    pub(super) fn set_shared_fence(&mut self, token: u64, fence: u64, written: u64) {
+        let kept = self.lock.as_ref().and_then(|lock| lock.remaining);
+        (self.fence, self.write_fence) = (Some(fence), Some(written));
+        self.grants = Some(token);
+        self.fence_ttl = Some(CONSTANTS.fence_ttl(kept.unwrap_or_default()));
+    }
+
+    /// Applies the write of a rule, except about readers.
     pub(super) fn apply(&mut self, write: Write, claim: &Claim) {
         let (lock, ttl, fence) = match write {
-            Write::Nothing => return,
+            Write::Nothing | Write::Share { .. } | Write::Unshare { .. } => return,
             Write::Lock { fence, remaining } => {
                 let holders = process::describe(&claim.holders());
                 let lock = Lock::new(claim.owner(), holders, remaining);
@@ -134,7 +160,10 @@ impl Row {
             } => (Some(Lock::new(&value, None, remaining)), remaining, fence),
         };
         self.set_lock(lock);
-        self.fence = fence.or(self.fence);
+        if fence.is_some() {
+            // Rule: an exclusive grant, or a raise, removes W.
+            (self.fence, self.write_fence) = (fence, None);
+        }
         self.fence_ttl = Some(CONSTANTS.fence_ttl(ttl));
     }
 
@@ -150,7 +179,7 @@ impl Row {
         let lock = self.lock.take().filter(|lock| lock.owner == owner);
         let known = lock.and_then(|lock| lock.holders);
         self.set_lock(Some(Lock::new(owner, holders.or(known), time)));
-        self.fence = Some(token);
+        (self.fence, self.write_fence) = (Some(token), None);
         self.grants = Some(token);
         self.fence_ttl = Some(CONSTANTS.fence_ttl(time));
     }
@@ -181,13 +210,13 @@ impl Row {
                 .prepare_cached(
                     "INSERT INTO names (name, owner, holders, clock, expires_boot_ns,
                                         expires_unix_us, fence, fence_until_us, line,
-                                        granted_token, granted_unix_us)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(?8, ?10), ?9, ?11, ?12)
+                                        granted_token, granted_unix_us, write_fence)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, coalesce(?8, ?10), ?9, ?11, ?12, ?13)
                      ON CONFLICT (name) DO UPDATE SET
                          owner = ?2, holders = ?3, clock = ?4, expires_boot_ns = ?5,
                          expires_unix_us = ?6, fence = ?7,
                          fence_until_us = coalesce(?8, fence_until_us), line = ?9,
-                         granted_token = ?11, granted_unix_us = ?12",
+                         granted_token = ?11, granted_unix_us = ?12, write_fence = ?13",
                 )?
                 .execute(params![
                     name.as_bytes(),
@@ -202,6 +231,7 @@ impl Row {
                     to_sql(now.unix_us),
                     granted.map(|(token, _)| to_sql(token)),
                     granted.map(|(_, at_us)| to_sql(at_us)),
+                    self.write_fence.map(to_sql),
                 ])?;
         } else if self.line != had_line {
             connection
@@ -231,7 +261,10 @@ impl Lock {
 }
 
 /// Returns the time until the lock expires; `None`: it never expires.
-fn remaining(row: &rusqlite::Row<'_>, now: &Now) -> Result<Option<Duration>, rusqlite::Error> {
+pub(super) fn remaining(
+    row: &rusqlite::Row<'_>,
+    now: &Now,
+) -> Result<Option<Duration>, rusqlite::Error> {
     let clock: Option<String> = row.get(2)?;
     let (boot_ns, unix_us): (Option<i64>, Option<i64>) = (row.get(3)?, row.get(4)?);
     Ok(if clock.is_some() && clock == Realm::here().clock {

@@ -11,11 +11,13 @@ use super::line;
 use super::name_record::{NameRecord, Transaction};
 use super::notify::{Notification, Notifications};
 use super::open::FileId;
+use super::permits::Permits;
+use super::readers;
 use super::rows::{Now, Row, from_sql};
 use crate::base::clock::Clock;
 use crate::base::name::Name;
 use crate::node::rules::{self, Constants, Write};
-use crate::node::{Call, Sighting, Verb, Vote, vote};
+use crate::node::{Call, Sighting, Verb, Vote, vote, vote_on_permit};
 
 /// All clients are on one machine and share one clock. A token is ahead of it only if clients
 /// propose tokens faster than it advances, or if it was set back.
@@ -76,12 +78,25 @@ impl Store {
         let mut holders = Vec::new();
         for call in calls {
             let (verb, claim) = (call.verb(), call.claim());
+            if let Some(seat) = claim.seat() {
+                let mut semaphore = Permits::open(&transaction, claim, seat)?;
+                let vote = vote_on_permit(&mut semaphore, verb, claim, seat);
+                if let (Verb::Wait, Vote::Held { .. }) = (verb, &vote) {
+                    let living = semaphore.living_holders();
+                    holders.push((seat.semaphore().clone(), living));
+                }
+                semaphore.close()?;
+                votes.push(vote);
+                continue;
+            }
             let mut record = NameRecord::open(&transaction, claim)?;
             let vote = vote(&mut record, verb, claim);
-            let lock = record.close()?.lock;
-            if let (Verb::Wait, Vote::Held { .. }, Some(lock)) = (verb, &vote, lock) {
-                holders.push((claim.name().clone(), lock.living_holders()));
+            if let (Verb::Wait, Vote::Held { .. }) = (verb, &vote)
+                && let Some(living) = record.living_holders()
+            {
+                holders.push((claim.name().clone(), living));
             }
+            record.close()?;
             votes.push(vote);
         }
         let outgoing = transaction.outgoing.into_inner();
@@ -102,6 +117,10 @@ impl Store {
         let mut votes = Vec::with_capacity(calls.len());
         for call in calls {
             let row = Row::read(&self.connection, call.claim().name(), &now)?;
+            if row.is_shared() || call.claim().seat().is_some() {
+                // Its readers may be dead; or it is a reader that asks. Or another permit is free.
+                return Ok(None);
+            }
             let view = row.view(self.floor, now.unix_us);
             match rules::acquire(&view, call.claim()) {
                 (vote @ Vote::Held { .. }, Write::Nothing) => votes.push(vote),
@@ -132,16 +151,24 @@ impl Store {
         };
         let now = Now::new(&self.clock, 0);
         let mut seen = Vec::new();
-        for name in names.iter().filter_map(|name| Name::new(name).ok()) {
+        for name in names.iter().filter_map(|name| Name::from_key(name)) {
             let row = Row::read(&self.connection, &name, &now)?;
-            let Some(lock) = row.lock else { continue };
-            let waiting = line::living(&self.connection, &name, &now)?;
-            seen.push(
-                Sighting::new(name, lock.owner, lock.remaining)
-                    .with_fence(row.fence)
-                    .with_granted(row.granted)
-                    .with_waiters(waiting),
-            );
+            let semaphore = name.as_permit().map(|(semaphore, _)| semaphore);
+            let line = semaphore.as_ref().unwrap_or(&name);
+            let waiting = line::living(&self.connection, line, &now)?;
+            let holders: Vec<_> = match (row.is_shared(), row.lock) {
+                (false, lock) => lock.map(|l| (l.owner, l.remaining)).into_iter().collect(),
+                (true, _) => {
+                    let readers = readers::all(&self.connection, &name, &now)?.into_iter();
+                    let living = readers.filter(|reader| !reader.is_dead());
+                    living.map(|r| (r.owner, Some(r.remaining))).collect()
+                }
+            };
+            for (owner, remaining) in holders {
+                let sighting = Sighting::new(name.clone(), owner, remaining);
+                let sighting = sighting.with_fence(row.fence).with_granted(row.granted);
+                seen.push(sighting.with_waiters(waiting));
+            }
         }
         Ok(seen)
     }

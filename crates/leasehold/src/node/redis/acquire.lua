@@ -43,7 +43,7 @@ local owner, first = value ~= TURN and value, nil
 if line then owner, known, first = serve(value, known, now, ARGV[1]) end
 fence = effective(known, now)
 -- Again, or handed over. Nothing up to the floor counts: see `View::is_granted_to`.
-if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARGV[2]) then
+if owner == ARGV[1] and fence == token and FLOOR < token and @is_fence(known, ARGV[2]) then
   if redis.call('PTTL', LOCK) < tonumber(ARGV[3]) then
     redis.call('PEXPIRE', LOCK, ARGV[3])
     redis.call('PEXPIRE', FENCE, keep_ms)
@@ -59,7 +59,7 @@ end
 if token > now + S then return {'AHEAD', ARGV[2], fence, now} end
 if fence >= token then return {'STALE', ARGV[2], fence, now} end
 redis.call('SET', LOCK, ARGV[1], 'PX', ARGV[3])
-redis.call('SET', FENCE, ARGV[2] .. (line and '+' or ''), 'PX', keep_ms)
+redis.call('SET', FENCE, @fence_text(ARGV[2], line), 'PX', keep_ms)
 -- Otherwise the token is the time of the request.
 if line or token > now then note_grant(ARGV[2], now) end
 if line then leave(ARGV[1]) end

@@ -1,5 +1,5 @@
-//! Hearing from a server whose turn it is: over the connection itself, on which the server may
-//! push messages, so that one who waits can be told from the moment it asks.
+//! Notifications from a server to waiters. They arrive as push messages on the connection that also
+//! carries requests, so a waiter can be notified as soon as its WAIT has been processed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,21 +11,22 @@ use redis::{PushInfo, PushKind, Value};
 use crate::base::name::Name;
 use crate::node::{Claim, News, Notifier, Watch};
 
-/// What the channels begin with; see prelude.lua.
+/// The prefix of channel names; see prelude.lua.
 const CHANNEL_PREFIX: &str = "leasehold:bell:";
 
-/// Who waits: the name, and the beginning of the owner value, which is random.
+/// Identifies a waiter: the name, and the first characters of the owner value, which are random.
 type Waiter = (Name, Box<[u8]>);
 
-/// How much of an owner value is told: enough to be no other's, and too little to be a secret.
-const TOLD: usize = 16;
+/// How many characters of the owner value a message contains: enough to identify the claim, and too
+/// few to reveal the secret.
+const OWNER_PREFIX: usize = 16;
 
-/// The bells of all who wait for something on one server.
+/// The waiters of one node, and the channel on which its server notifies them.
 pub(super) struct Bells {
     /// The name of the channel.
     id: String,
     subscribed: AtomicBool,
-    /// The key of the keyed hash that makes the proofs of grants.
+    /// The key of the hash function that computes the proofs of grants.
     proofs: RandomState,
     waiting: Mutex<HashMap<Waiter, Waiting>>,
 }
@@ -34,12 +35,13 @@ pub(super) struct Bells {
 #[derive(Clone)]
 struct Waiting {
     notifier: Notifier,
-    /// What a message must carry to count as a grant. It is stored beside the channel in the key
-    /// `leasehold:bell:{name}` and nowhere else: whoever can only read the line cannot forge it.
+    /// What a message must contain to count as a grant. The server stores it beside the channel in
+    /// the key `leasehold:bell:{name}` and nowhere else, so a client that can read only the line
+    /// cannot forge a grant.
     proof: [u8; 16],
 }
 
-/// The server tells those who wait, until this is dropped with its connection.
+/// While this exists, the server notifies waiters over the connection that owns it.
 pub(super) struct Subscription(Arc<Bells>);
 
 impl Bells {
@@ -52,8 +54,8 @@ impl Bells {
         }
     }
 
-    /// Where a waiter is notified: the end of the channel's name, and the proof of a grant. Empty
-    /// while there is no channel.
+    /// Returns where the server notifies this claim: the end of the channel's name, and the proof
+    /// of a grant. Empty while there is no channel.
     pub(super) fn address(&self, claim: &Claim) -> Vec<u8> {
         match self.subscribed.load(Ordering::Acquire) {
             true => [self.id.as_bytes(), &self.proof(claim)].concat(),
@@ -61,7 +63,8 @@ impl Bells {
         }
     }
 
-    /// A different one for every claim, and unknown to everybody who does not know the key.
+    /// Returns the proof of a grant. It differs for each claim, and only this process can compute
+    /// it.
     fn proof(&self, claim: &Claim) -> [u8; 16] {
         let digits = format!("{:016x}", self.proofs.hash_one(claim.owner()));
         let mut proof = [0; 16];
@@ -69,14 +72,15 @@ impl Bells {
         proof
     }
 
-    /// The channel to subscribe to.
+    /// Returns the channel to subscribe to.
     pub(super) fn channel(&self) -> String {
         format!("{CHANNEL_PREFIX}{}", self.id)
     }
 
     pub(super) fn watch(self: &Arc<Self>, claim: &Claim, notifier: &Notifier) -> Watch {
-        let told = claim.owner().get(..TOLD).unwrap_or(claim.owner());
-        let key = (claim.name().clone(), Box::from(told));
+        let owner = claim.owner();
+        let prefix = owner.get(..OWNER_PREFIX).unwrap_or(owner);
+        let key = (claim.name().clone(), Box::from(prefix));
         let (notifier, proof) = (notifier.clone(), self.proof(claim));
         self.waiting()
             .insert(key.clone(), Waiting { notifier, proof });
@@ -90,30 +94,31 @@ impl Bells {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rings for what the server has pushed.
+    /// Processes a push message of the server.
     pub(super) fn pushed(&self, push: &PushInfo) {
         if let (PushKind::Message, [_, Value::BulkString(message)]) = (&push.kind, &*push.data) {
-            self.hear(message);
+            self.dispatch(message);
         }
     }
 
-    /// Rings for a message: the news, the beginning of the owner value, the proof if it is a grant,
-    /// a space, the name.
-    fn hear(&self, message: &[u8]) {
-        let Some((news, rest)) = message.split_first() else {
-            return;
-        };
-        let Some(news) = News::from_letter(*news) else {
+    /// Notifies the waiter that a message is for. The message consists of the letter of the news,
+    /// the first characters of the owner value, the proof if it is a grant or the number of the permit,
+    /// a space, and the name.
+    fn dispatch(&self, message: &[u8]) {
+        let Some((letter, rest)) = message.split_first() else {
             return;
         };
         let Some(space) = rest.iter().position(|&b| b == b' ') else {
             return;
         };
-        let Ok(name) = Name::new(&rest[space + 1..]) else {
+        let Some(name) = Name::from_key(&rest[space + 1..]) else {
             return;
         };
-        let (told, proof) = rest[..space].split_at(space.min(TOLD));
-        let waiting = self.waiting().get(&(name, told.into())).cloned();
+        let (prefix, proof) = rest[..space].split_at(space.min(OWNER_PREFIX));
+        let Some(news) = News::read(*letter, proof) else {
+            return;
+        };
+        let waiting = self.waiting().get(&(name, prefix.into())).cloned();
         if let Some(Waiting { notifier, .. }) =
             waiting.filter(|waiting| news != News::Granted || waiting.proof == proof)
         {
@@ -121,8 +126,8 @@ impl Bells {
         }
     }
 
-    /// From now on the server can tell; or it cannot any more. Who waits asks again, and so
-    /// makes that known to the server and learns what it was not told meanwhile.
+    /// Records whether the server can notify this node's waiters. All waiters send WAIT again: this
+    /// gives the server their current address, and tells them what they may have missed.
     fn set_subscribed(&self, subscribed: bool) {
         self.subscribed.store(subscribed, Ordering::Release);
         let waiting: Vec<_> = self.waiting().values().cloned().collect();
@@ -167,25 +172,26 @@ mod tests {
     use crate::base::holder::new_owner;
     use crate::quorum::WaitSignals;
 
-    /// Rule: news is matched to its exact claim. Two attempts of one process can have the same
+    /// Rule: a grant notifies only its own claim. Two attempts of one process can have the same
     /// ticket, one after the other.
     #[test]
-    fn a_grant_is_heard_by_nobody_else() {
+    fn a_grant_notifies_no_other_claim() {
         let (bells, name) = (Arc::new(Bells::new()), Name::new("a b").unwrap());
         let claims =
             [1, 2].map(|_| Claim::new(name.clone(), new_owner(16, ""), 16, Duration::from_secs(1)));
         let signals = [1, 2].map(|_| WaitSignals::new(1));
         let is_granted = |i: usize| signals[i].state().granted().contains(0);
         let _watches = [0, 1].map(|i: usize| bells.watch(&claims[i], &signals[i].notifier(0)));
-        let told =
-            |i: usize, proof: &[u8]| [b"G", &claims[i].owner()[..TOLD], proof, b" a b"].concat();
-        // Nor is one heard that does not carry the proof of this claim.
+        let grant = |i: usize, proof: &[u8]| {
+            [b"G", &claims[i].owner()[..OWNER_PREFIX], proof, b" a b"].concat()
+        };
+        // A message without the proof of this claim is ignored.
         let others = bells.proof(&claims[0]);
         for proof in [&b""[..], b"0", b"0123456789abcdef", &others] {
-            bells.hear(&told(1, proof));
+            bells.dispatch(&grant(1, proof));
         }
         assert!(!is_granted(1));
-        bells.hear(&told(1, &bells.proof(&claims[1])));
+        bells.dispatch(&grant(1, &bells.proof(&claims[1])));
         assert!(!is_granted(0) && is_granted(1));
         for nonsense in [
             &b""[..],
@@ -195,7 +201,7 @@ mod tests {
             b"X0 a b",
             b"G0123456789abcdef a b",
         ] {
-            bells.hear(nonsense);
+            bells.dispatch(nonsense);
         }
         assert!(!is_granted(0));
     }

@@ -33,7 +33,7 @@ if not owner and token > now + S then return {'AHEAD', ARGV[2], fence, now} end
 if not owner or redis.call('PTTL', LOCK) < tonumber(ARGV[3]) then
   redis.call('SET', LOCK, ARGV[1], 'PX', ARGV[3])
 end
-fence = digits(math.max(fence, token)) .. (line and '+' or '')
+fence = @fence_text(digits(math.max(fence, token)), line)
 redis.call('SET', FENCE, fence, 'PX', keep_ms)
 if line then leave(ARGV[1]) end
 return token

@@ -1,4 +1,4 @@
-//! What a server says about itself (`INFO`), and what of it tells one memory from another.
+//! What a server reports about itself (`INFO`), and which part of it identifies its memory.
 //!
 //! INFO is a command of its own and not part of a script: managed services refuse it there.
 
@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use redis::{Pipeline, Value};
 
-use super::reply::{Native, glimpse, server_error};
+use super::reply::{glimpse, server_error};
 use crate::node::NodeError;
+use crate::node::link::Native;
 
-/// Tells the memory of a server from every other: that of another process, and what the same
-/// process has after it was a replica.
+/// Identifies the memory of a server. Another process has another memory, and so has the same
+/// process after it was a replica.
 ///
 /// It is the run id and, once the server was promoted, `master_replid2` and
 /// `second_repl_offset`: the history that it continued as a replica, and where it left that
@@ -24,7 +25,7 @@ use crate::node::NodeError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity(String);
 
-/// What a server says about itself.
+/// What a server reports about itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServerInfo {
     /// `None` where a managed service hides it. Then only the epoch record identifies the server.
@@ -32,24 +33,24 @@ pub(super) struct ServerInfo {
     pub(super) identity: Identity,
     /// How long the server has been up, by its wall clock, in whole seconds.
     pub(super) up: Duration,
-    /// The server's own compare-and-delete.
+    /// The server's compare-and-delete command, if it has one.
     pub(super) native: Option<Native>,
     pub(super) is_replica: bool,
-    /// It is a node of a Redis Cluster.
+    /// Whether it is a node of a Redis Cluster.
     pub(super) is_cluster: bool,
 }
 
 /// How many requests [`ask`] adds.
 pub(super) const REQUESTS: usize = 2;
 
-/// Asks a server about itself. One section at a time: older servers do not take two.
+/// Adds the requests for `INFO`, one section each, because older servers accept only one.
 pub(super) fn ask(pipeline: &mut Pipeline) {
     pipeline.cmd("INFO").arg("server");
     pipeline.cmd("INFO").arg("replication");
 }
 
 impl Identity {
-    /// Of a server that hides its run id.
+    /// The identity of a server that hides its run id.
     const ANONYMOUS: &str = "anonymous";
 
     fn new(run_id: Option<&str>, promoted_from: Option<(&str, u64)>) -> Self {
@@ -71,11 +72,10 @@ impl Identity {
 
     /// Whether a server with this identity still has the memory of `earlier`.
     ///
-    /// It has if they are equal, and also if it is the same run and mentions no promotion any
-    /// more: a server clears both values an hour (`repl-backlog-ttl`) after its last replica
-    /// left. A promotion would have set them to other values.
-    /// What remains unnoticed is a promotion whose values were cleared before any client saw
-    /// them: see docs/guarantees.md.
+    /// It has if they are equal, and also if it is the same run and no longer reports a promotion:
+    /// a server clears both values an hour (`repl-backlog-ttl`) after its last replica has left. A
+    /// new promotion would have set them to other values. A promotion whose values were cleared
+    /// before any client saw them is not noticed: see docs/guarantees.md.
     pub(super) fn continues(&self, earlier: &Self) -> bool {
         let rest = earlier.0.strip_prefix(&self.0);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -83,7 +83,7 @@ impl Identity {
 }
 
 impl ServerInfo {
-    /// Reads the replies to [`ask`].
+    /// Parses the replies to [`ask`].
     pub(super) fn read(replies: &[Value]) -> Result<Self, NodeError> {
         let [server, replication] = replies else {
             let why = format!("{} replies to INFO", replies.len());
@@ -93,12 +93,12 @@ impl ServerInfo {
         let run_id = field(server, "run_id").filter(|id| is_plain(id));
         let history = field(replication, "master_replid2")
             .filter(|id| is_plain(id) && id.bytes().any(|digit| digit != b'0'));
-        // -1 without a history.
+        // The offset is -1 without a history.
         let offset = field(replication, "second_repl_offset").and_then(|at| at.parse().ok());
         Ok(Self {
             identity: Identity::new(run_id, history.zip(offset)),
             run_id: run_id.map(str::to_owned),
-            // Negative if the clock was set back: then it has been up for no time at all.
+            // Negative if the clock was set back. Then the uptime counts as zero.
             up: Duration::from_secs(
                 field(server, "uptime_in_seconds")
                     .and_then(|seconds| seconds.parse().ok())
@@ -140,7 +140,7 @@ fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
     info.lines().find_map(value)
 }
 
-/// It becomes part of a script's text, and of the record, whose parts are told apart by ':'.
+/// Whether the id can be part of a script's text and of the record, whose parts ':' separates.
 fn is_plain(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric())
 }
@@ -177,7 +177,7 @@ mod tests {
         let all = [&first, &promoted, &again, &elsewhere];
         for (i, earlier) in all.into_iter().enumerate() {
             for (j, now) in all.into_iter().enumerate() {
-                // `first` is also what is left of the others once the server has cleared it.
+                // `first` is also what the server reports once it has cleared the values.
                 assert_eq!(
                     now.continues(earlier),
                     i == j || j == 0,
@@ -199,7 +199,7 @@ mod tests {
         let info = ServerInfo::read(&hidden).expect("an answer");
         assert_eq!((info.run_id, info.identity.as_str()), (None, "anonymous"));
         assert!(!info.is_replica && info.up.is_zero() && info.native.is_none());
-        // What would break out of the script's text is taken for hidden, too.
+        // An id that could end a string in the script's text counts as hidden, too.
         assert_eq!(identity("a'b", "a.b", 3).as_str(), "anonymous");
     }
 

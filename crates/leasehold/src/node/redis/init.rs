@@ -1,10 +1,11 @@
-//! Recording a set of nodes on its servers before any client uses them, or in place of another
-//! set. See [`super::set`].
+//! Records a set of nodes on its servers, before any client uses them or to replace another set. See
+//! [`super::set`].
 
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, Value};
+use tokio::task::JoinSet;
 
 use super::identity::{self, ServerInfo};
 use super::reply::{bytes, connection_error, read_hello, server_error};
@@ -12,10 +13,12 @@ use super::session::{Keys, exchange, read_set};
 use super::set::{Set, sorted};
 use super::{Target, scripts, survey};
 use crate::node::rules::Constants;
-use crate::node::{NodeError, NodeSettings};
+use crate::node::{NodeError, NodeSettings, majority};
 
-/// How long the leases of a set that is replaced may run, if it has no restart guard.
+/// How long leases of a replaced set may stay valid, if that set has no restart guard.
 const LEASES_OF_OTHERS: Duration = Duration::from_secs(60);
+/// How long the servers may take that answer last, if a majority has answered.
+const STRAGGLERS: Duration = Duration::from_millis(100);
 
 /// What to do with the records of another set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +59,11 @@ struct Server {
     set: Option<Set>,
     /// The constants on record, if the record is of this run.
     constants: Option<String>,
-    /// S of the epoch on record, whichever run it is of.
+    /// It is on record that this run had nothing to forget when it began.
+    fresh: bool,
+    /// How old the epoch of this run is. Zero if none is on record.
+    epoch_age: Duration,
+    /// S of the epoch on record, of any run.
     earlier_skew: Duration,
     now_us: u64,
 }
@@ -131,6 +138,44 @@ pub(crate) async fn init(
     Ok(done)
 }
 
+/// When each of these servers votes. Writes nothing. Once a majority has answered, the others have
+/// [`STRAGGLERS`] left.
+pub(crate) async fn votes_in(
+    targets: Vec<Target>,
+    settings: &NodeSettings,
+) -> Vec<(String, Result<Duration, NodeError>)> {
+    let label = |target: &Target| (target.label.clone(), Err(NodeError::Unanswered));
+    let mut answers: Vec<_> = targets.iter().map(label).collect();
+    let (needed, mut asked) = (majority(targets.len()), JoinSet::new());
+    for (index, target) in targets.into_iter().enumerate() {
+        let settings = settings.clone();
+        asked.spawn(async move {
+            let keys = Keys::new(&settings.prefix);
+            let server = Server::reach(target, &settings, &keys).await;
+            (
+                index,
+                server.map(|server| server.votes_in(&settings.constants)),
+            )
+        });
+    }
+    let mut answered = 0;
+    loop {
+        let answer = match answered < needed {
+            true => asked.join_next().await,
+            false => tokio::time::timeout(STRAGGLERS, asked.join_next())
+                .await
+                .unwrap_or(None),
+        };
+        let Some(answer) = answer else { break };
+        // A task that panicked counts as unanswered.
+        if let Ok((index, answer)) = answer {
+            answered += usize::from(answer.is_ok());
+            answers[index].1 = answer;
+        }
+    }
+    answers
+}
+
 /// Two nodes that are the same server.
 fn same_server(servers: &[Server]) -> Result<(), Failed> {
     for (index, server) in servers.iter().enumerate() {
@@ -145,14 +190,14 @@ fn same_server(servers: &[Server]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The first server that has something else on record than what is to be recorded.
+/// Returns an error if a server has another record than the one to be written.
 fn conflict(servers: &[Server], labels: &[String], ours: &str) -> Option<Failed> {
     let known = servers.iter().find_map(|server| server.set.as_ref());
     let labels = sorted(labels.to_vec());
     for server in servers {
         let other_set = match (&server.set, known) {
             (Some(set), Some(known)) => set.nodes != labels.len() || !set.is_same(known),
-            // It may join only if it is on record under its address.
+            // It may join only if its address is on record.
             (None, Some(known)) => known.labels != labels,
             (_, None) => false,
         };
@@ -180,7 +225,7 @@ fn conflict(servers: &[Server], labels: &[String], ours: &str) -> Option<Failed>
     None
 }
 
-/// How long a lease of an earlier set may run at least, as far as the guards tell.
+/// How long a lease of an earlier set may stay valid, according to the restart guards.
 fn guard(servers: &[Server], ours: &Constants) -> Duration {
     let theirs = servers
         .iter()
@@ -189,8 +234,8 @@ fn guard(servers: &[Server], ours: &Constants) -> Duration {
     longest.unwrap_or(LEASES_OF_OTHERS)
 }
 
-/// How long a lease that a client of an earlier set holds may still run. Such a client cannot
-/// renew it once the servers belong to another set. A name that is only kept is no lease.
+/// How long a lease of an earlier set may still be valid. Its client cannot renew it once the
+/// servers belong to another set. A name that is only kept does not count.
 async fn longest_lease(
     servers: &mut [Server],
     settings: &NodeSettings,
@@ -233,7 +278,7 @@ struct Record<'a> {
     constants: &'a Constants,
     /// The servers had nothing to forget.
     fresh: bool,
-    /// Nor can a lease of an earlier set run.
+    /// No lease of an earlier set can be valid.
     assume_fresh: bool,
     guard: Duration,
     change: Change,
@@ -287,15 +332,41 @@ impl Server {
         let is_of_this_run = parts.next() == Some(info.identity.as_str());
         let constants = parts.next();
         let skew = constants.and_then(|text| constant_of(text, "skew="));
+        let began_us = parts.next().and_then(|began| began.parse().ok());
+        let began_us = began_us.filter(|_| is_of_this_run).unwrap_or(now_us);
         Ok(Self {
             label: target.label,
             connection,
             set,
+            fresh: is_of_this_run && parts.next() == Some("fresh"),
+            epoch_age: Duration::from_micros(now_us.saturating_sub(began_us)),
             earlier_skew: skew.unwrap_or_default(),
             constants: constants.filter(|_| is_of_this_run).map(str::to_owned),
             info,
             now_us,
         })
+    }
+
+    /// When the server votes, by what it has on record and by its uptime. Zero: now.
+    fn votes_in(&self, ours: &Constants) -> Duration {
+        let guard = match &self.constants {
+            Some(theirs) => guard_of(theirs),
+            None => ours.restart_guard,
+        };
+        // The same as in the handshake of a client: `Connector::quarantine`.
+        let age = match self.info.identity.is_promoted() {
+            true => self.info.up.min(self.epoch_age),
+            false => self.info.up,
+        };
+        let restarted = guard
+            .filter(|_| !self.fresh)
+            .map_or(Duration::ZERO, |guard| {
+                (guard + Duration::from_secs(1)).saturating_sub(age)
+            });
+        let votes_from = self.set.as_ref().map_or(0, |set| set.votes_from);
+        restarted.max(Duration::from_micros(
+            votes_from.saturating_sub(self.now_us),
+        ))
     }
 
     async fn record(&mut self, record: &Record<'_>) -> Result<Initialized, NodeError> {
@@ -350,7 +421,7 @@ impl Server {
         })
     }
 
-    /// When the server may vote if it must not for this long. Zero: at any time.
+    /// Returns when the server may vote if it must wait this long. Zero: at any time.
     fn votes_from(&self, guard: Duration) -> u64 {
         match u64::try_from(guard.as_micros()).unwrap_or(u64::MAX) {
             0 => 0,
@@ -358,7 +429,7 @@ impl Server {
         }
     }
 
-    /// The server must not vote for this long from now on.
+    /// Keeps the server from voting for this long.
     async fn vote_later(
         &mut self,
         keys: &Keys,

@@ -1,14 +1,11 @@
-//! A node on a Redis or Valkey server. The only module that names the `redis` crate.
+//! A node on a Redis or Valkey server. Only this module uses the `redis` crate.
 
-mod batch;
 mod bells;
 mod identity;
 mod init;
-mod link;
 mod reply;
 mod roster;
 mod scripts;
-mod serving;
 mod session;
 mod set;
 mod survey;
@@ -16,33 +13,32 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
-use tokio::sync::{Notify, mpsc};
 
+use super::link::Link;
 use super::{Call, Claim, Node, NodeError, Notifier, Survey, Watch};
 use crate::base::name::Name;
 use crate::node::NodeSettings;
 use bells::Bells;
 
 pub use init::{Change, Initialized};
-pub(crate) use init::{Existing, init};
+pub(crate) use init::{Existing, init, votes_in};
 pub(crate) use roster::Roster;
 
-/// A server, and how to get there.
+/// A server, and how to connect to it.
 pub(crate) struct Target {
     client: redis::Client,
-    /// The same, for a connection over which the server may push messages.
+    /// The same server, for a connection on which it may push messages.
     pushing: redis::Client,
     label: String,
 }
 
 impl Target {
-    /// Reads a URL. The error says what is wrong without showing the URL, which may
-    /// hold a password.
+    /// Parses a URL. The error says what is wrong without showing the URL, which may contain a
+    /// password.
     pub(crate) fn parse(url: &str, settings: &NodeSettings) -> Result<Self, String> {
         const FORMS: &str = "expected redis://[user:pass@]host[:port][/db], rediss://…, \
                              redis+unix:///path, or local: for the embedded store";
@@ -54,6 +50,15 @@ impl Target {
         }
         if matches!(scheme, Some("rediss" | "valkeys")) && !cfg!(feature = "tls") {
             return Err("TLS needs the `tls` feature of leasehold".into());
+        }
+        // Only the path of a socket has parameters, which say the database and the user. Elsewhere
+        // they would be ignored.
+        let is_socket = matches!(scheme, Some("redis+unix" | "valkey+unix" | "unix"));
+        if !is_socket && url.contains('?') {
+            return Err(format!(
+                "it has parameters after a `?`, which are not supported; {FORMS} (in a password, \
+                 write `?` as %3F)"
+            ));
         }
         let info = url
             .into_connection_info()
@@ -87,9 +92,9 @@ fn open(info: ConnectionInfo, settings: &NodeSettings) -> redis::RedisResult<red
     if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
         return redis::Client::open(info);
     }
-    // rustls wants to be told which cryptography to use, unless the program has chosen.
+    // rustls needs a cryptography provider, unless the program has chosen one.
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody may have been quicker, which is as good.
+        // If another thread was faster, its provider is used.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     let certificates = redis::TlsCertificates {
@@ -111,7 +116,7 @@ fn open(info: ConnectionInfo, _: &NodeSettings) -> redis::RedisResult<redis::Cli
     redis::Client::open(info)
 }
 
-/// The server without credentials.
+/// Returns the label of a server, without credentials.
 fn label(info: &ConnectionInfo) -> String {
     let address = match info.addr() {
         ConnectionAddr::Unix(path) => path.display().to_string(),
@@ -126,97 +131,32 @@ fn label(info: &ConnectionInfo) -> String {
 /// A node on a Redis or Valkey server.
 pub(crate) struct RedisNode {
     label: String,
-    calls: mpsc::UnboundedSender<Call>,
-    status: Arc<Status>,
+    link: Link,
     client: redis::Client,
     timeout: Duration,
     bells: Arc<Bells>,
 }
 
-/// What is known of the server, for those who do not ask it.
-#[derive(Default)]
-pub(super) struct Status {
-    /// Whether it can be asked.
-    state: Mutex<Option<Result<(), NodeError>>>,
-    /// It cannot, and there is no reason to hope: calls need not wait to hear so.
-    away: AtomicBool,
-    floor: AtomicU64,
-    /// The node is to connect, although there is no call yet.
-    needed: Notify,
-}
-
-impl Status {
-    fn get(&self) -> Option<Result<(), NodeError>> {
-        self.state().clone()
-    }
-
-    fn set(&self, state: Result<(), NodeError>) {
-        *self.state() = Some(state);
-    }
-
-    fn set_away(&self, away: bool) {
-        self.away.store(away, Ordering::Release);
-    }
-
-    /// What to tell a call that is not sent.
-    ///
-    /// Errors that name a cause to mend are passed on as they are. Only a call that was
-    /// not sent may be said to be `Unreachable`.
-    fn excuse(&self) -> NodeError {
-        match self.get() {
-            Some(Err(error)) if error.is_permanent() || error.is_passing() => error,
-            Some(Err(error @ (NodeError::Unreachable { .. } | NodeError::Protocol { .. }))) => {
-                error
-            }
-            Some(Err(NodeError::Disconnected { why })) => NodeError::Unreachable { why },
-            Some(Err(error)) => NodeError::Unreachable {
-                why: error.to_string(),
-            },
-            _ => NodeError::Unreachable {
-                why: "still connecting".into(),
-            },
-        }
-    }
-
-    fn set_floor(&self, floor: u64) {
-        self.floor.store(floor, Ordering::Relaxed);
-    }
-
-    fn state(&self) -> MutexGuard<'_, Option<Result<(), NodeError>>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl RedisNode {
     /// Starts a task that lives as long as this node. It connects when it is first needed.
     ///
-    /// `place` is the node's place in the roster.
+    /// `place` is the index of the node in the roster.
     pub(crate) fn start(
         target: Target,
         settings: &NodeSettings,
         roster: Arc<Roster>,
         place: usize,
     ) -> Self {
-        let (calls, inbox) = mpsc::unbounded_channel();
-        let status = Arc::new(Status::default());
         let (label, client) = (target.label.clone(), target.client.clone());
-        let timeout = settings.connect_timeout;
         let bells = Arc::new(Bells::new());
         let connector =
             session::Connector::new(target, settings, (place, roster), Arc::clone(&bells));
-        let link = link::Link::new(
-            connector,
-            settings.clock.clone(),
-            Arc::clone(&status),
-            inbox,
-        );
-        tokio::spawn(link.run());
+        let (clock, seed) = (settings.clock.clone(), settings.seed ^ place as u64);
         Self {
             label,
-            calls,
-            status,
+            link: Link::start(connector, clock, settings.verify_after, seed),
             client,
-            timeout,
+            timeout: settings.connect_timeout,
             bells,
         }
     }
@@ -228,28 +168,27 @@ impl Node for RedisNode {
     }
 
     fn submit(&self, call: Call) {
-        if self.status.away.load(Ordering::Acquire) {
-            // Without a detour: a dead node costs next to nothing.
-            return call.answer(Err(self.status.excuse()));
-        }
-        // If the link is gone with its runtime, the call is dropped: unanswered.
-        let _ = self.calls.send(call);
+        self.link.submit(call);
     }
 
     fn connect(&self) {
-        self.status.needed.notify_one();
+        self.link.connect();
     }
 
     fn status(&self) -> Option<Result<(), NodeError>> {
-        self.status.get()
+        self.link.status()
     }
 
     fn floor(&self) -> u64 {
-        self.status.floor.load(Ordering::Relaxed)
+        self.link.floor()
     }
 
     fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
         Some(self.bells.watch(claim, notifier))
+    }
+
+    fn has_semaphores(&self) -> bool {
+        true
     }
 
     fn survey(&self, name: Option<&Name>) -> Survey {

@@ -10,7 +10,7 @@
 -- Replies:
 --   {'GRANTED', '0', now}                            it is the claim's
 --   {'HELD', '0', fence, now, pttl, value}           another owner has the lock
---   {'LOST', '0', fence}                             nobody has what was to be extended
+--   {'LOST', '0', fence}                             no owner has the lock
 --   {'RELEASED', '0', 1 or 0}                        whether it was held here
 --   {'FORGOT', '0'}                                  another epoch: shake hands again
 --   -WRONGTYPE                                       the key holds no lock

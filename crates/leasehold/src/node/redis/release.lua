@@ -7,6 +7,7 @@
 -- ARGV[1] owner value   ARGV[2] token
 -- ARGV[3] how long to keep the name taken, in ms   ARGV[4] the value it then has
 --         (both only if it is to be kept)
+-- ARGV[5] how many of the first in line to notify, less one (only if that value has a result)
 --
 -- Replies:
 --   token                 it was held here, and is not any more
@@ -15,7 +16,7 @@
 local token = tonumber(ARGV[2])
 local both = redis.call('MGET', KEYS[1], KEYS[2])
 local owner, known = both[1], both[2]
-local line, held = known and string.byte(known, -1) == 43, owner == ARGV[1]
+local line, held = known and @has_line(known), owner == ARGV[1]
 local kept_ms = ARGV[3] or '0'
 -- @fence_ttl(kept_ms)
 
@@ -30,6 +31,9 @@ if held and not line then
   if redis.call('INCR', KEYS[2]) < token + 1 then
     -- It had been evicted, or another program changed it.
     redis.call('SET', KEYS[2], string.format('%.0f', token + 1), 'PX', keep_ms)
+  elseif ARGV[3] then
+    -- The fence must not end before the name is free.
+    redis.call('PEXPIRE', KEYS[2], keep_ms)
   end
   return token
 end
@@ -38,9 +42,9 @@ end
 -- There are waiters, and the first of them is granted the lock; or another claim has the lock, and
 -- this claim, which may have waited, leaves the line.
 if line and not ARGV[3] and #known == 17 then
-  if held and known == ARGV[2] .. '+' then
+  if held and known == @with_line(ARGV[2]) then
     -- @hand_over
-    if hand_over(string.format('%.0f+', token + 1)) then return token end
+    if hand_over(@with_line(string.format('%.0f', token + 1))) then return token end
   elseif owner and not held and owner ~= TURN and redis.call('GET', EPOCH_KEY) == EPOCH then
     -- @leave(ARGV[1])
     if redis.call('ZCARD', LINE) == 0 then
@@ -68,8 +72,15 @@ elseif held then
   redis.call('DEL', LOCK)
 end
 if effective(known, now) <= token and token <= now + S then
-  known = digits(token + 1) .. (line and '+' or '')
+  known = @fence_text(digits(token + 1), line)
   redis.call('SET', FENCE, known, 'PX', keep_ms)
 end
-if line and not (held and ARGV[3]) then serve(nil, known, now, '') end
+if line and not (held and ARGV[3]) then
+  serve(nil, known, now, '')
+elseif line and ARGV[5] then
+  for _, waiter in ipairs(redis.call('ZRANGE', LINE, '0', ARGV[5])) do
+    local _, bell = look_up(waiter)
+    notify(waiter, bell, 'A')
+  end
+end
 return held and token or -token

@@ -1,4 +1,4 @@
-//! What a server answered, read with suspicion.
+//! Parses the replies of a server. No reply is trusted: it must match its request.
 
 use std::time::Duration;
 
@@ -6,31 +6,98 @@ use redis::{ErrorKind, RedisError, ServerError, Value};
 
 use crate::base::holder::Holder;
 use crate::base::name::shown;
+use crate::node::link::{Aftermath, Job, LineLook, Reply, Unit};
 use crate::node::rules::MAX_TOKEN;
 use crate::node::{Call, NodeError, Verb, Vote};
 
-/// What to make of one reply.
-pub(super) enum Reply {
-    /// The call's answer.
-    Answer(Result<Vote, NodeError>),
-    /// The call was granted, and the server's clock says this.
-    GrantedAt(u64),
-    /// The server does not know the script.
-    NoScript,
-    /// The server's epoch is not the one that this connection knows.
-    Forgot,
-    /// Not a reply to this request: the connection cannot be trusted any more.
-    Garbage(NodeError),
+/// Reads the replies to a unit: one, or two where there are [two requests](Unit::requests).
+pub(super) fn answer(unit: Unit, value: Value, next: Option<&Value>, after: &mut Aftermath) {
+    match unit {
+        Unit::One(job) => {
+            let reply = read(value, &job.call, job.is_plain_delete);
+            after.take(job, reply);
+        }
+        Unit::Plain(job) => after.take(job, read_set_reply(&value, next)),
+        Unit::Native(job, _) => after.take(job, read_native(&value, next)),
+        Unit::AcquireMany(jobs) | Unit::ExtendMany(jobs) => {
+            read_many(jobs, &value, |_| Vote::Granted, after);
+        }
+        Unit::DeleteMany(jobs) => {
+            read_many(
+                jobs,
+                &value,
+                |done| Vote::Released { held: done == 1 },
+                after,
+            );
+        }
+    }
 }
 
-/// `settles`: whether the call was sent as a plain compare-and-delete.
-pub(super) fn read(value: Value, call: &Call, settles: bool) -> Reply {
+/// Reads the replies to a look for a line and a plain SET.
+fn read_set_reply(line: &Value, set: Option<&Value>) -> Reply {
+    match set {
+        Some(Value::Okay) => Reply::Set(look(Some(line))),
+        // Another owner has it, whom the script names; or it finds the same error.
+        Some(Value::Nil | Value::ServerError(_)) => Reply::Alone,
+        _ => garbage("to SET".into()),
+    }
+}
+
+/// Reads the replies to the server's own compare-and-delete and a look for a line.
+fn read_native(deleted: &Value, line: Option<&Value>) -> Reply {
+    match deleted {
+        Value::Int(held @ 0..=1) => Reply::Deleted {
+            held: *held == 1,
+            line: look(line),
+        },
+        Value::ServerError(_) => Reply::NativeRefused,
+        _ => garbage("to a compare-and-delete".into()),
+    }
+}
+
+fn look(line: Option<&Value>) -> LineLook {
+    match line {
+        Some(Value::Int(0)) => LineLook::Empty,
+        Some(Value::ServerError(_)) => LineLook::Refused,
+        _ => LineLook::Waiters,
+    }
+}
+
+/// Reads the reply to a script of many: the first call's owner value, if all were done, or
+/// that and for each call 1 or 2 if it was done, 0 if it must be sent alone.
+fn read_many(jobs: Vec<Job>, value: &Value, vote: impl Fn(i64) -> Vote, after: &mut Aftermath) {
+    // The same error for all, or the server has forgotten the script: each finds out by itself.
+    let failed = matches!(value, Value::ServerError(_));
+    let first = jobs.first().map(|job| job.call.claim().owner());
+    let ours = |value: &Value| matches!(value, Value::BulkString(owner) if Some(&**owner) == first);
+    let (all, each): (_, &[Value]) = match value {
+        Value::Array(values) => match &values[..] {
+            [owner, each @ ..] if ours(owner) && each.len() == jobs.len() => (false, each),
+            _ => (false, &[]),
+        },
+        value => (ours(value), &[]),
+    };
+    let mut each = each.iter();
+    for job in jobs {
+        let reply = match each.next() {
+            None if failed => Reply::Alone,
+            None if all => Reply::Answer(Ok(vote(1))),
+            Some(Value::Int(0)) => Reply::Alone,
+            Some(Value::Int(done @ 1..=2)) => Reply::Answer(Ok(vote(*done))),
+            _ => garbage("to a request of many".into()),
+        };
+        after.take(job, reply);
+    }
+}
+
+/// `is_plain_delete`: whether the call was sent as a plain compare-and-delete.
+fn read(value: Value, call: &Call, is_plain_delete: bool) -> Reply {
     match value {
         Value::ServerError(error) if error.code() == "NOSCRIPT" => Reply::NoScript,
         Value::ServerError(error) => Reply::Answer(Err(server_error(&error))),
         Value::Int(number) => read_number(number, call),
-        Value::Nil if settles => Reply::Answer(Ok(Vote::Released { held: false })),
-        Value::BulkString(text) if settles && text == call.claim().owner() => {
+        Value::Nil if is_plain_delete => Reply::Answer(Ok(Vote::Released { held: false })),
+        Value::BulkString(text) if is_plain_delete && text == call.claim().owner() => {
             Reply::Answer(Ok(Vote::Released { held: true }))
         }
         token if call.verb() == Verb::Acquire && is_token(&token, call) => {
@@ -42,7 +109,7 @@ pub(super) fn read(value: Value, call: &Call, settles: bool) -> Reply {
     }
 }
 
-/// Whether a reply is the call's token, which says that it was granted.
+/// Whether a reply is the call's token, which means that the call was granted.
 fn is_token(value: &Value, call: &Call) -> bool {
     match value {
         Value::BulkString(token) => parse_number(token) == Some(call.claim().token()),
@@ -50,7 +117,7 @@ fn is_token(value: &Value, call: &Call) -> bool {
     }
 }
 
-/// Replies are matched to their exact request by the token that they carry.
+/// Parses a reply with several parts. It contains the token of its request.
 fn read_number(number: i64, call: &Call) -> Reply {
     let (verb, same) = (call.verb(), number.unsigned_abs() == call.claim().token());
     match (same, verb, number > 0) {
@@ -89,6 +156,14 @@ fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
                 _ => return None,
             },
         },
+        (b"FREE", [permit]) if matches!(call.verb(), Verb::Acquire | Verb::Wait) => Vote::Free {
+            permit: u32::try_from(number(permit)?).ok()?,
+        },
+        (b"PERMITS", [permits]) if matches!(call.verb(), Verb::Acquire | Verb::Wait) => {
+            Vote::OtherPermits {
+                permits: u32::try_from(number(permits)?).ok()?,
+            }
+        }
         (b"TURN", [_]) if call.verb() == Verb::Wait => Vote::YourTurn,
         (b"STALE", [fence, now]) if matches!(call.verb(), Verb::Acquire | Verb::Wait) => {
             Vote::Stale {
@@ -115,17 +190,8 @@ pub(super) struct Hello {
     pub(super) began_us: u64,
     /// The server's clock.
     pub(super) now_us: u64,
-    /// It is on record that this run of the server had nothing to forget when it began.
+    /// It is on record that this run of the server had no locks to lose when it began.
     pub(super) fresh: bool,
-}
-
-/// A command that deletes a key if it has a certain value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Native {
-    /// Of Valkey, from version 9 on.
-    DelIfEq,
-    /// Of Redis, from version 8.4 on.
-    DelEx,
 }
 
 pub(super) fn read_hello(value: &Value, ours: &str) -> Result<Hello, NodeError> {
@@ -154,7 +220,7 @@ pub(super) fn read_hello(value: &Value, ours: &str) -> Result<Hello, NodeError> 
 
 fn read_epoch(record: &Value, now: &Value) -> Option<Hello> {
     let record = std::str::from_utf8(bytes(record)?).ok()?;
-    // It becomes part of a script: nothing in it may end a string there.
+    // The record becomes part of a script, so it must not contain the end of a string.
     let plain = |c: char| c.is_ascii_alphanumeric() || ":=._ ".contains(c);
     if !record.chars().all(plain) {
         return None;
@@ -193,8 +259,8 @@ fn garbage(why: String) -> Reply {
     Reply::Garbage(NodeError::Protocol { why })
 }
 
-/// A look at a reply that makes no sense. Values of locks are secrets: only the shape is
-/// shown, and the first word if it is one of a protocol.
+/// Describes an unexpected reply. Values of locks are secrets, so only its shape is shown, and the
+/// first word if that is a word of the protocol.
 pub(super) fn glimpse(parts: &[Value]) -> String {
     let word = parts.first().and_then(bytes).unwrap_or_default();
     match word {
@@ -210,7 +276,7 @@ pub(super) fn glimpse(parts: &[Value]) -> String {
 /// which: see [`Scripts::name_refused`](super::scripts::Scripts::name_refused).
 pub(super) const UNNAMED_REFUSAL: &str = "The user executing the script can't run";
 
-/// Names an error reply. Servers before 7.0 wrap what a command in a script met in an
+/// Converts an error reply. Servers before 7.0 wrap the error of a command in a script:
 /// `ERR Error running script … -CODE text`.
 pub(super) fn server_error(error: &ServerError) -> NodeError {
     let details = error.details().unwrap_or_default();
@@ -261,7 +327,7 @@ fn name_error(code: &str, details: &str) -> NodeError {
         "BUSY" | "MASTERDOWN" | "TRYAGAIN" | "NOREPLICAS" => NodeError::Unavailable {
             why: format!("{code} {why}"),
         },
-        // As Redis and Valkey say it of a command in a script, and of SELECT.
+        // The texts of Redis and Valkey for a command in a script, and for SELECT.
         "ERR"
             if details.contains(UNNAMED_REFUSAL)
                 || details.contains("ACL failure in script")
@@ -276,7 +342,7 @@ fn name_error(code: &str, details: &str) -> NodeError {
     }
 }
 
-/// Names what the client library met on the way to the server.
+/// Converts an error of the client library.
 pub(super) fn connection_error(error: &RedisError) -> NodeError {
     if let Some(code) = error.code() {
         return name_error(code, error.detail().unwrap_or_default());
@@ -289,17 +355,17 @@ pub(super) fn connection_error(error: &RedisError) -> NodeError {
         ErrorKind::Parse => NodeError::Protocol {
             why: "not what a Redis server says".into(),
         },
-        // The text of these can hold nothing of the URL but its host and port.
+        // These texts contain no part of the URL except the host and the port.
         _ => NodeError::Unreachable {
             why: shown(error.to_string().as_bytes()),
         },
     }
 }
 
-/// What TLS met, if that is what the error is about.
+/// Returns the TLS error, if the error is one.
 #[cfg(feature = "tls")]
 fn tls_error(error: &RedisError) -> Option<String> {
-    // The source that the `redis` crate gives is the `Arc` around it.
+    // The `redis` crate returns the `Arc` around the source.
     type Shared = std::sync::Arc<dyn std::error::Error + Send + Sync>;
     let error = std::error::Error::source(error)?.downcast_ref::<Shared>()?;
     let error = error.downcast_ref::<std::io::Error>()?.get_ref()?;
@@ -310,4 +376,108 @@ fn tls_error(error: &RedisError) -> Option<String> {
 #[cfg(not(feature = "tls"))]
 fn tls_error(_: &RedisError) -> Option<String> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::link::Native;
+    use crate::node::link::testing::job;
+
+    #[test]
+    fn a_release_by_the_servers_own_command_serves_the_line() {
+        let answer = |deleted: Value, line: Value| {
+            let (job, _, answers) = job(Verb::Release { keep: None }, true);
+            let mut after = Aftermath::default();
+            super::answer(
+                Unit::Native(job, Native::DelEx),
+                deleted,
+                Some(&line),
+                &mut after,
+            );
+            (after, answers)
+        };
+        for held in [true, false] {
+            let (after, answers) = answer(Value::Int(held.into()), Value::Int(0));
+            assert_eq!(answers.recv().unwrap(), Ok(Vote::Released { held }));
+            assert!(after.redo.is_empty() && !after.native_refused);
+        }
+        // There are waiters, or the server refused to say: the script is sent, and what it finds
+        // (nothing) does not make it a lock that was lost.
+        let refused = || redis::parse_redis_value(b"-NOPERM no\r\n").expect("an error as a value");
+        for (line, refused) in [(Value::Int(1), false), (refused(), true)] {
+            let (mut after, answers) = answer(Value::Int(1), line);
+            assert_eq!(after.native_refused, refused);
+            let job = after.redo.pop().expect("the script");
+            assert!(job.released);
+            Aftermath::default().take(job, Reply::Answer(Ok(Vote::Released { held: false })));
+            assert_eq!(answers.recv().unwrap(), Ok(Vote::Released { held: true }));
+        }
+        // The lock was not held any more: the script serves the line, and the answer stays "not held".
+        let (mut after, answers) = answer(Value::Int(0), Value::Int(1));
+        let job = after.redo.pop().expect("the script");
+        Aftermath::default().take(job, Reply::Answer(Ok(Vote::Released { held: false })));
+        assert_eq!(answers.recv().unwrap(), Ok(Vote::Released { held: false }));
+        // A user who may not use it: nothing was done, the script does all.
+        let (mut after, _answers) = answer(refused(), Value::Int(0));
+        assert!(after.native_refused);
+        assert!(!after.redo.pop().expect("the script").released);
+        let (after, answers) = answer(Value::Int(7), Value::Int(0));
+        assert!(after.cut.is_some());
+        assert!(answers.recv().unwrap().is_err());
+    }
+
+    #[test]
+    fn replies_to_many_are_matched_to_their_requests() {
+        type Together = fn(Vec<Job>) -> Unit;
+        let cases = [
+            (Unit::AcquireMany as Together, Verb::Acquire, Vote::Granted),
+            (Unit::ExtendMany, Verb::Extend, Vote::Granted),
+            (
+                Unit::DeleteMany,
+                Verb::Release { keep: None },
+                Vote::Released { held: true },
+            ),
+        ];
+        for (together, verb, done) in cases {
+            let ask = |reply: &dyn Fn(Value) -> Value| {
+                let (one, claim, first) = job(verb, true);
+                let (two, _, second) = job(verb, true);
+                let reply = reply(Value::BulkString(claim.owner().to_vec()));
+                let mut after = Aftermath::default();
+                answer(together(vec![one, two]), reply, None, &mut after);
+                (first.try_recv(), second.try_recv(), after)
+            };
+            let (first, second, _) = ask(&|ours| ours);
+            assert_eq!(
+                (first.unwrap(), second.unwrap()),
+                (Ok(done.clone()), Ok(done.clone()))
+            );
+            let flags = |of: Value| Value::Array(vec![of, Value::Int(1), Value::Int(0)]);
+            let (first, second, after) = ask(&flags);
+            assert_eq!(first.unwrap(), Ok(done));
+            // What was not done is sent by itself.
+            assert!(second.is_err());
+            assert_eq!(after.redo.len(), 1);
+            if matches!(verb, Verb::Release { .. }) {
+                let not_held = |of: Value| Value::Array(vec![of, Value::Int(1), Value::Int(2)]);
+                let (_, second, _) = ask(&not_held);
+                assert_eq!(second.unwrap(), Ok(Vote::Released { held: false }));
+            }
+            // Of somebody else, of too few, or of no known kind.
+            let stranger = || Value::BulkString(b"somebody else".to_vec());
+            let nonsense: [&dyn Fn(Value) -> Value; 5] = [
+                &|_| stranger(),
+                &|_| flags(stranger()),
+                &|ours| Value::Array(vec![ours, Value::Int(1)]),
+                &|ours| Value::Array(vec![ours, Value::Int(3), Value::Nil]),
+                &|_| Value::Okay,
+            ];
+            for reply in nonsense {
+                let (first, second, after) = ask(reply);
+                assert!(first.unwrap().is_err() && second.unwrap().is_err());
+                assert!(after.cut.is_some());
+            }
+        }
+    }
 }

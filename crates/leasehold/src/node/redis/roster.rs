@@ -1,4 +1,5 @@
-//! The servers behind a client's nodes: that none votes twice, and that all belong together.
+//! The servers behind a client's nodes. Ensures that no server votes twice and that all of them
+//! belong to one set.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,23 +9,22 @@ use tokio::sync::Notify;
 
 use super::set::{Set, sorted};
 use crate::base::clock::{Clock, Moment};
-use crate::node::NodeError;
-use crate::quorum::round::Round;
+use crate::node::{NodeError, majority};
 
-/// A node waits this long at most for the others to say which server they are, before it votes.
-/// The same server under two names is then refused before it can vote twice.
+/// Before a node votes, it waits at most this long until the servers of the other nodes are known.
+/// So the same server under two names is refused before it can vote twice.
 const INTRODUCTIONS: Duration = Duration::from_millis(50);
 
-/// Nodes whose servers have no set on record wait this long for each other. A silent server costs
-/// the first client of a deployment this time, once.
+/// Nodes whose servers have no set on record wait at most this long for each other. If a server is
+/// silent, the first client of a deployment waits this long, once.
 const FIRST_CONTACT: Duration = Duration::from_millis(500);
 
-/// What a client knows of the servers behind its nodes.
+/// What a client knows about the servers behind its nodes.
 pub(crate) struct Roster {
     clock: Clock,
     /// When the first node began to connect.
     started: OnceLock<Moment>,
-    /// The number of the client's nodes, those of other kinds included.
+    /// The number of the client's nodes, including those of other kinds.
     nodes: usize,
     labels: Vec<String>,
     state: Mutex<State>,
@@ -35,26 +35,26 @@ pub(crate) struct Roster {
 
 struct State {
     members: Vec<Member>,
-    /// Two nodes that were found to be one server.
+    /// Two nodes that are the same server.
     twins: Option<Twins>,
 }
 
 #[derive(Default)]
 struct Member {
     presence: Presence,
-    /// The set that this server had on record when it was last asked and had one.
+    /// The last set that this server was known to have on record.
     set: Option<Set>,
-    /// Whether it had one when it was last asked. That counts although the server is away: a
-    /// node that was refused is away too, and what it told must not be forgotten with it.
+    /// Whether it had a set on record at the last handshake. This also counts while the server is
+    /// away: a node that was refused is away, too, and its record must still count.
     recorded: bool,
 }
 
 #[derive(Default, PartialEq, Eq)]
 enum Presence {
-    /// The first try to connect is under way.
+    /// The first attempt to connect has not finished.
     #[default]
     Unknown,
-    /// It cannot be asked.
+    /// It is not connected.
     Away,
     Here {
         run_id: String,
@@ -71,11 +71,11 @@ struct Twins {
 pub(super) enum Admission {
     /// It may vote.
     Vote,
-    /// It may vote once this is on record.
+    /// It may vote once this set is on record.
     Record(Set),
 }
 
-/// A judgement on a node.
+/// The decision about a node.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Admit(Admission),
@@ -84,14 +84,25 @@ enum Verdict {
     Refuse(NodeError),
 }
 
-/// A node's presence in the roster, until dropped.
+/// Which of the nodes that have not reported yet a decision waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    /// All of them. Until [`INTRODUCTIONS`] is over.
+    Introductions,
+    /// All of them if no set is on record, none otherwise. Until [`FIRST_CONTACT`] is over.
+    FirstContact,
+    /// None.
+    Over,
+}
+
+/// The presence of a node in the roster. The node leaves when this is dropped.
 pub(super) struct Place {
     roster: Arc<Roster>,
     node: usize,
 }
 
 impl Roster {
-    /// A roster of the servers with these labels, among `nodes` nodes in all.
+    /// Creates a roster of the servers with these labels. `nodes` counts all nodes of the client.
     pub(crate) fn new(labels: Vec<String>, nodes: usize, clock: Clock) -> Self {
         let members = labels.iter().map(|_| Member::default()).collect();
         Self {
@@ -108,12 +119,12 @@ impl Roster {
         }
     }
 
-    /// A node begins to connect: when the first of them did.
+    /// Called when a node begins to connect. Returns when the first node began.
     pub(super) fn begin(&self) -> Moment {
         *self.started.get_or_init(|| self.clock.now())
     }
 
-    /// A node's presence. The node [enters](Self::enter) when its server has said who it is.
+    /// Creates the presence of a node, which [enters](Self::enter) when its server is known.
     pub(super) fn place(self: &Arc<Self>, node: usize) -> Place {
         Place {
             roster: Arc::clone(self),
@@ -121,7 +132,7 @@ impl Roster {
         }
     }
 
-    /// The server behind a node, and its record.
+    /// Records the server behind a node, and the set that it has on record.
     pub(super) fn enter(&self, node: usize, run_id: &str, set: Option<Set>) {
         let mut state = self.state();
         if let Some(twins) = &state.twins
@@ -153,34 +164,36 @@ impl Roster {
         self.changed(state);
     }
 
-    /// A node cannot be asked.
+    /// Records that a node is not connected.
     pub(super) fn leave(&self, node: usize) {
         let mut state = self.state();
         state.members[node].presence = Presence::Away;
         self.changed(state);
     }
 
-    /// Waits until it is clear what a node that has entered may do.
+    /// Waits until it is decided what a node that has entered may do.
     ///
-    /// Cancel safety: nothing happens.
+    /// Cancel safety: dropping the future has no effect.
     pub(super) async fn admit(&self, node: usize) -> Result<Admission, NodeError> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
             let (now, started) = (self.clock.now(), self.begin());
-            let introduced = started + INTRODUCTIONS <= now;
-            let given_up = started + FIRST_CONTACT <= now;
-            match self.judge(node, introduced, given_up) {
+            let (phase, until) = match now {
+                now if now < started + INTRODUCTIONS => {
+                    (Phase::Introductions, started + INTRODUCTIONS)
+                }
+                now if now < started + FIRST_CONTACT => {
+                    (Phase::FirstContact, started + FIRST_CONTACT)
+                }
+                // The set is recorded on another server first.
+                _ => (Phase::Over, Moment::FAR),
+            };
+            match self.judge(node, phase) {
                 Verdict::Admit(admission) => return Ok(admission),
                 Verdict::Refuse(why) => return Err(why),
                 Verdict::Open => {}
             }
-            let until = match (introduced, given_up) {
-                (false, _) => started + INTRODUCTIONS,
-                (true, false) => started + FIRST_CONTACT,
-                // Another server is to be recorded first.
-                (true, true) => Moment::FAR,
-            };
             tokio::select! {
                 biased;
                 () = &mut changed => {}
@@ -189,33 +202,36 @@ impl Roster {
         }
     }
 
-    /// Whether other clients may be recording the set at this moment, as this one does.
+    /// Whether other clients may be recording the set at the same time as this one.
     pub(super) fn is_first_contact(&self) -> bool {
         self.clock.now() < self.begin() + FIRST_CONTACT
     }
 
-    /// Whether a node that was admitted at an earlier generation is still free to vote.
+    /// Whether a node that was admitted at an earlier generation may still vote.
     pub(super) fn is_admitted(&self, node: usize) -> bool {
         let vote = Verdict::Admit(Admission::Vote);
-        self.judge(node, true, true) == vote
+        self.judge(node, Phase::Over) == vote
     }
 
-    /// Grows with every change.
+    /// Returns a number that grows with every change.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// What a node may do. `introduced`, `given_up`: there is no more waiting for nodes that have
-    /// not reported, if a set is on record or if none is.
-    fn judge(&self, node: usize, introduced: bool, given_up: bool) -> Verdict {
+    /// Decides what a node may do.
+    fn judge(&self, node: usize, phase: Phase) -> Verdict {
         let state = self.state();
         if let Some(Twins { nodes, .. }) = &state.twins {
             let [one, other] = nodes.map(|node| self.labels[node].clone());
             return Verdict::Refuse(NodeError::SameServer { one, other });
         }
         let unknown = |member: &Member| member.presence == Presence::Unknown;
-        let all_reported = !state.members.iter().any(unknown);
-        if !all_reported && !introduced {
+        // When all have reported, there is nothing left to wait for.
+        let phase_of_reports = match state.members.iter().any(unknown) {
+            true => phase,
+            false => Phase::Over,
+        };
+        if phase_of_reports == Phase::Introductions {
             return Verdict::Open;
         }
         let on_record = (0..).zip(&state.members).filter_map(|(node, member)| {
@@ -223,26 +239,29 @@ impl Roster {
             Some((node, set))
         });
         let Some((first, set)) = on_record.clone().next() else {
-            return self.judge_unrecorded(&state, node, all_reported || given_up);
+            return self.judge_unrecorded(&state, node, phase_of_reports);
         };
         let ours = sorted(self.labels.clone());
         let differs = |other: &Set| other.nodes != self.nodes || !other.is_same(set);
         if let Some((other, theirs)) = on_record.clone().find(|(_, other)| differs(other)) {
-            // The one that this client does not know, if it knows the other.
-            return match theirs.labels == ours {
-                false => self.refuse(other, theirs),
-                true => self.refuse(first, set),
+            // Names the set that differs from this client's nodes: the record of this server, if that
+            // is one.
+            let own = on_record.clone().find(|(recorded, _)| *recorded == node);
+            return match own.filter(|(_, own)| own.labels != ours) {
+                Some((node, own)) => self.refuse(node, own),
+                None if theirs.labels == ours => self.refuse(first, set),
+                None => self.refuse(other, theirs),
             };
         }
         let member = &state.members[node];
-        // It has lost its memory. It is one of the set if this client has seen it there, or if
-        // the client names the set's nodes exactly as they are on record.
+        // For a server that has lost its memory. It belongs to the set if this client has seen it
+        // there, or if the client names the nodes of the set exactly as they are on record.
         let was_member = || member.set.as_ref().is_some_and(|own| own.is_same(set));
         // A server that is being recorded may turn out to belong to another set.
         let pending =
             |member: &Member| !member.recorded && matches!(member.presence, Presence::Here { .. });
         match member.recorded {
-            true if !given_up && state.members.iter().any(pending) => Verdict::Open,
+            true if phase != Phase::Over && state.members.iter().any(pending) => Verdict::Open,
             true => Verdict::Admit(Admission::Vote),
             false if was_member() || set.labels == ours => {
                 Verdict::Admit(Admission::Record(set.clone()))
@@ -251,10 +270,10 @@ impl Roster {
         }
     }
 
-    /// No server that can be asked has a set on record. The first client that sees a majority of its
-    /// servers records it, beginning with the server whose run id is the smallest: of two such
-    /// clients, the second finds the record of the first there.
-    fn judge_unrecorded(&self, state: &State, node: usize, settled: bool) -> Verdict {
+    /// Decides when no connected server has a set on record. The first client that is connected to a
+    /// majority of its servers records the set, beginning with the server that has the smallest run
+    /// id. If two clients do so, the second finds the record of the first there.
+    fn judge_unrecorded(&self, state: &State, node: usize, phase: Phase) -> Verdict {
         let own = &state.members[node].set;
         let run_id = |member: &Member| match &member.presence {
             Presence::Here { run_id } => Some(run_id.clone()),
@@ -266,15 +285,13 @@ impl Roster {
                 .filter_map(|(i, m)| Some((run_id(m)?, i)))
         };
         let others = self.nodes - self.labels.len();
-        // It lost its memory, but this client did not.
+        // The server lost its memory, but this client knows its set.
         if let Some(own) = own {
             return Verdict::Admit(Admission::Record(own.clone()));
         }
         match here().min() {
-            _ if !settled => Verdict::Open,
-            _ if here().count() + others < Round::majority(self.nodes) => {
-                Verdict::Admit(Admission::Vote)
-            }
+            _ if phase != Phase::Over => Verdict::Open,
+            _ if here().count() + others < majority(self.nodes) => Verdict::Admit(Admission::Vote),
             Some((_, first)) if first == node => {
                 let set = Set::new(self.labels.clone(), self.nodes, 0);
                 Verdict::Admit(Admission::Record(set))
@@ -283,7 +300,7 @@ impl Roster {
         }
     }
 
-    /// The server of `node` has this set on record, which is not this client's.
+    /// Refuses the client, because the server of `node` has another set on record.
     fn refuse(&self, node: usize, set: &Set) -> Verdict {
         Verdict::Refuse(NodeError::OtherNodes {
             node: self.labels[node].clone(),
@@ -339,24 +356,28 @@ mod tests {
         let roster = roster(&["a", "b", "c"]);
         roster.enter(0, "r2", None);
         roster.enter(1, "r1", None);
-        assert_eq!(roster.judge(0, false, false), Verdict::Open);
-        assert_eq!(roster.judge(1, true, false), Verdict::Open, "c may come");
+        assert_eq!(roster.judge(0, Phase::Introductions), Verdict::Open);
+        assert_eq!(
+            roster.judge(1, Phase::FirstContact),
+            Verdict::Open,
+            "c may come"
+        );
         roster.enter(2, "r3", None);
-        assert_eq!(roster.judge(0, false, false), Verdict::Open);
-        let Verdict::Admit(Admission::Record(set)) = roster.judge(1, false, false) else {
+        assert_eq!(roster.judge(0, Phase::Introductions), Verdict::Open);
+        let Verdict::Admit(Admission::Record(set)) = roster.judge(1, Phase::Introductions) else {
             panic!("the first has to be recorded");
         };
         assert_eq!((set.nodes, set.votes_from), (3, 0));
         roster.enter(1, "r1", Some(set.clone()));
-        assert_eq!(roster.judge(0, false, false), record(&set));
-        // It votes when the others have been recorded too: they may belong to another set.
-        assert_eq!(roster.judge(1, false, false), Verdict::Open);
+        assert_eq!(roster.judge(0, Phase::Introductions), record(&set));
+        // It votes once the others are recorded, too, because they may belong to another set.
+        assert_eq!(roster.judge(1, Phase::Introductions), Verdict::Open);
         roster.enter(0, "r2", Some(set.clone()));
         roster.enter(2, "r3", Some(set));
-        assert_eq!(roster.judge(1, false, false), VOTE);
+        assert_eq!(roster.judge(1, Phase::Introductions), VOTE);
     }
 
-    /// Without this, a client on which one server is silent would never record its set.
+    /// Without this, a client with one silent server would never record its set.
     #[test]
     fn a_majority_suffices_to_record_a_set() {
         let roster = roster(&["a", "b", "c"]);
@@ -364,12 +385,12 @@ mod tests {
         roster.leave(1);
         roster.enter(2, "r3", None);
         assert!(matches!(
-            roster.judge(0, false, false),
+            roster.judge(0, Phase::Introductions),
             Verdict::Admit(Admission::Record(_))
         ));
         roster.leave(2);
         assert_eq!(
-            roster.judge(0, false, false),
+            roster.judge(0, Phase::Introductions),
             VOTE,
             "a minority decides nothing"
         );
@@ -382,19 +403,29 @@ mod tests {
         roster.enter(1, "x", None);
         roster.enter(2, "y", None);
         roster.enter(0, "s3", Some(others.clone()));
-        // Those that have no record cannot belong to the set of the one that has.
-        assert!(refuses(roster.judge(1, true, true), "1, 2, 3"));
-        assert!(refuses(roster.judge(2, true, true), "1, 2, 3"));
-        // Two sets: no server of either is used.
+        // Servers without a record cannot belong to the set of the server that has one.
+        assert!(refuses(roster.judge(1, Phase::Over), "1, 2, 3"));
+        assert!(refuses(roster.judge(2, Phase::Over), "1, 2, 3"));
+        // There are two sets, so no server of either is used.
         roster.enter(1, "x", Some(set(&["x", "y", "z"])));
         for node in 0..3 {
-            assert!(matches!(roster.judge(node, true, true), Verdict::Refuse(_)));
+            assert!(matches!(
+                roster.judge(node, Phase::Over),
+                Verdict::Refuse(_)
+            ));
         }
-        // A node that was refused is away. What its server told still counts.
+        // Each error shows the record of its own server, or says whose it is.
+        assert!(refuses(roster.judge(0, Phase::Over), "1, 2, 3"));
+        assert!(refuses(roster.judge(1, Phase::Over), "x, y, z"));
+        let Verdict::Refuse(error) = roster.judge(2, Phase::Over) else {
+            panic!("it is refused");
+        };
+        assert!(error.to_string().contains("on record at x is [x, y, z]"));
+        // A node that was refused is away. The record of its server still counts.
         roster.leave(0);
-        assert!(matches!(roster.judge(1, true, true), Verdict::Refuse(_)));
+        assert!(matches!(roster.judge(1, Phase::Over), Verdict::Refuse(_)));
         assert!(!roster.is_admitted(1));
-        // Until the server tells something else.
+        // It counts until the server reports another.
         roster.enter(0, "s3", Some(set(&["x", "y", "z"])));
         assert!(roster.is_admitted(1));
     }
@@ -403,20 +434,20 @@ mod tests {
     fn a_set_of_another_size_is_refused() {
         let roster = roster(&["a"]);
         roster.enter(0, "r", Some(set(&["a", "b", "c"])));
-        assert!(refuses(roster.judge(0, true, true), "a, b, c"));
+        assert!(refuses(roster.judge(0, Phase::Over), "a, b, c"));
     }
 
     #[test]
-    fn other_names_of_the_same_servers_are_as_good() {
+    fn the_same_servers_may_have_other_names() {
         let roster = roster(&["localhost:1", "localhost:2", "localhost:3"]);
         let known = set(&["host:1", "host:2", "host:3"]);
         for node in 0..3 {
             roster.enter(node, &node.to_string(), Some(known.clone()));
         }
         assert!((0..3).all(|node| roster.is_admitted(node)));
-        // Also after one lost its memory: this client knows that it belongs to the set.
+        // This also holds after one lost its memory: this client knows that it belongs to the set.
         roster.enter(2, "restarted", None);
-        assert_eq!(roster.judge(2, true, true), record(&known));
+        assert_eq!(roster.judge(2, Phase::Over), record(&known));
     }
 
     #[test]
@@ -429,9 +460,9 @@ mod tests {
             roster.enter(1, "1", Some(known.clone()));
             roster.enter(2, "2", None);
         }
-        assert_eq!(same.judge(2, true, true), record(&known));
-        assert!(refuses(aliased.judge(2, true, true), "a, b, c"));
-        assert_eq!(aliased.judge(0, true, true), VOTE);
+        assert_eq!(same.judge(2, Phase::Over), record(&known));
+        assert!(refuses(aliased.judge(2, Phase::Over), "a, b, c"));
+        assert_eq!(aliased.judge(0, Phase::Over), VOTE);
     }
 
     #[test]
@@ -442,13 +473,13 @@ mod tests {
             roster.enter(node, run_id, Some(known.clone()));
         }
         for node in 0..3 {
-            let refused = roster.judge(node, true, true);
+            let refused = roster.judge(node, Phase::Over);
             let Verdict::Refuse(NodeError::SameServer { one, other }) = refused else {
                 panic!("{refused:?}");
             };
             assert_eq!((&*one, &*other), ("a", "alias-of-a"));
         }
-        // Cutting the connections does not make it forget; another server behind the name does.
+        // This is known until another server answers under the name, also while disconnected.
         roster.leave(0);
         assert!(!roster.is_admitted(1));
         roster.enter(2, "r3", Some(known));

@@ -1,18 +1,22 @@
-//! The scripts as a server is asked to run them: text, hash, keys and arguments.
+//! The requests that run scripts on a server: text, hash, keys and arguments.
 
 use std::time::Duration;
 
 use redis::{Cmd, Script, ServerError, Value};
 
-use super::batch::Job;
 use super::bells::Bells;
 use super::identity::Identity;
-use super::reply::{Native, UNNAMED_REFUSAL};
+use super::reply::UNNAMED_REFUSAL;
 use super::template::Fragments;
-use crate::base::holder::kept_value;
 use crate::base::name::Name;
+use crate::node::line::BEHIND;
+use crate::node::link::{By, Job, Native};
+use crate::node::record::SHARED_AT_ONCE;
 use crate::node::rules::{Constants, micros};
-use crate::node::{Call, DEAD_AFTER, HANDED_OVER, LINE_KEPT, ORDER_KNOWN_AFTER, TURN, Verb};
+use crate::node::seat::Seat;
+use crate::node::{
+    ANNOUNCED_TO, Call, DEAD_AFTER, HANDED_OVER, LINE_KEPT, Mode, ORDER_KNOWN_AFTER, TURN, Verb,
+};
 
 pub(super) const EPOCH_KEY: &str = "leasehold:epoch";
 /// What the key of a free lock holds while the first in line has its turn. It keeps other libraries,
@@ -22,8 +26,9 @@ const HELLO: &str = include_str!("hello.lua");
 const FRAGMENTS: &str = include_str!("fragments.lua");
 const PRELUDE: &str = include_str!("prelude.lua");
 const HAND_OVER: &str = include_str!("hand_over.lua");
+const SHARED_VOTE: &str = include_str!("shared_vote.lua");
 
-/// The scripts reckon with it in whole seconds.
+/// The scripts use it in whole seconds.
 const _: () = assert!(DEAD_AFTER.subsec_nanos() == 0);
 
 /// A script with its hash.
@@ -37,20 +42,33 @@ impl Text {
         let hash = Script::new(&code).get_hash().to_owned();
         Self { code, hash }
     }
+
+    /// A request that runs the script, with room for about this many arguments.
+    fn command(&self, by: By, arguments: usize) -> Cmd {
+        let mut cmd = Cmd::with_capacity(arguments, 32 * arguments);
+        match by {
+            By::Hash => cmd.arg("EVALSHA").arg(&self.hash),
+            By::Text => cmd.arg("EVAL").arg(&self.code),
+        };
+        cmd
+    }
 }
 
-/// The scripts for one epoch of a server. What is the same for every request (the
-/// constants, the epoch, the floor) is part of their text, and so costs nothing.
+/// The scripts for one epoch of a server. The constants, the epoch and the floor, which are the same
+/// for every request, are part of their text and cost nothing.
 pub(super) struct Scripts {
     acquire: Text,
     wait: Text,
     extend: Text,
     release: Text,
-    settle: Text,
+    delete: Text,
     plain: Text,
+    shared: Text,
+    wait_shared: Text,
+    permit: Text,
     acquire_many: Text,
     extend_many: Text,
-    settle_many: Text,
+    delete_many: Text,
     form: KeyForm,
     epoch_key: Vec<u8>,
 }
@@ -59,10 +77,10 @@ pub(super) struct Scripts {
 /// an empty script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyForm {
-    /// The lock and the fence. The scripts make up the names of the other keys.
+    /// The lock and the fence. The scripts derive the names of the other keys.
     Derived,
-    /// All that a script may touch. Some servers refuse others: Redis Cluster, and managed and
-    /// compatible servers.
+    /// All keys that a script may touch. Redis Cluster, and some managed and compatible servers,
+    /// refuse scripts that touch other keys.
     Declared,
 }
 
@@ -74,33 +92,24 @@ impl KeyForm {
                 "local LOCK, FENCE, name = KEYS[1], KEYS[2], string.sub(KEYS[2], {})\n\
                  local LINE, SEEN = 'leasehold:line' .. name, 'leasehold:seen' .. name\n\
                  local BELL, SINCE = 'leasehold:bell' .. name, 'leasehold:since' .. name\n\
-                 local EPOCH_KEY = {epoch_key}\n",
+                 local READERS, EPOCH_KEY = 'leasehold:readers' .. name, {epoch_key}\n",
                 FENCE_PREFIX.len()
             ),
-            Self::Declared => "local LOCK, FENCE, LINE, SEEN, BELL, SINCE, EPOCH_KEY = \
-                               unpack(KEYS)\n"
+            Self::Declared => "local LOCK, FENCE, LINE, SEEN, BELL, SINCE, READERS, \
+                               EPOCH_KEY = unpack(KEYS)\n"
                 .to_owned(),
         }
     }
 }
 
-/// The request by which a server shows that scripts may touch keys that are not declared: an error
-/// says that they may not.
+/// The request that finds out whether scripts may touch keys that are not declared. If they may not,
+/// the server answers with an error.
 pub(super) fn read_undeclared(epoch_key: &[u8]) -> Cmd {
     let mut cmd = redis::cmd("EVAL");
     cmd.arg("return redis.call('GET', ARGV[1])")
         .arg(0)
         .arg(epoch_key);
     cmd
-}
-
-/// How a script is named to the server.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
-    /// By its hash, which the server knows unless it forgot.
-    Hash,
-    /// By its text, which makes the server know it again.
-    Text,
 }
 
 /// The request that begins a new epoch in place of the one on record, whose S was larger by
@@ -117,7 +126,7 @@ pub(super) fn replace_epoch(
     cmd
 }
 
-/// The request that shakes hands with a server of this identity.
+/// The handshake with a server of this identity.
 pub(super) fn hello(
     epoch_key: &[u8],
     constants: &Constants,
@@ -150,7 +159,8 @@ fn name_refused<'c>(value: Value, code: impl FnOnce(&str) -> Option<&'c str>) ->
     named.unwrap_or(value)
 }
 
-/// The command that a user may not run: the one in the line of the script that the server names.
+/// Returns the command that the user may not run: the one in the line of the script that the server
+/// reports.
 fn refused_command<'c>(
     error: &ServerError,
     code: impl FnOnce(&str) -> Option<&'c str>,
@@ -168,7 +178,7 @@ fn refused_command<'c>(
     call.split('\'').next()
 }
 
-/// Bytes as a string literal of Lua.
+/// Returns bytes as a string literal of Lua.
 fn lua_string(bytes: &[u8]) -> String {
     let text = bytes.iter().map(|byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b':' | b'/' | b'_' | b'-' | b'.' => {
@@ -190,11 +200,19 @@ impl Scripts {
         form: KeyForm,
     ) -> Self {
         let keys = form.piece(&lua_string(epoch_key));
-        let fragments = Fragments::parse(FRAGMENTS)
-            .with("keys", &keys)
-            .with("prelude", PRELUDE)
-            .with("hand_over", HAND_OVER);
-        let text = |body: &str| {
+        let fragments = |of_mode: &str| {
+            Fragments::parse(FRAGMENTS)
+                .and(of_mode)
+                .with("keys", &keys)
+                .with("prelude", PRELUDE)
+                .with("hand_over", HAND_OVER)
+                .with("shared_vote", SHARED_VOTE)
+                .with("behind", &BEHIND.to_string())
+                .with("shared_at_once", &SHARED_AT_ONCE.to_string())
+        };
+        let exclusive = fragments(include_str!("wait_exclusive.lua"));
+        let shared = fragments(include_str!("wait_shared.lua"));
+        let text_of = |fragments: &Fragments, body: &str| {
             // Four hours: one for rounding and for a clock that is being slewed, and
             // nearly three for the lock itself (10^7 ms; longer ones count on top).
             let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
@@ -218,32 +236,39 @@ impl Scripts {
             );
             Text::new(code)
         };
+        let text = |body: &str| text_of(&exclusive, body);
         Self {
             acquire: text(include_str!("acquire.lua")),
             wait: text(include_str!("wait.lua")),
             extend: text(include_str!("extend.lua")),
             release: text(include_str!("release.lua")),
-            settle: text(include_str!("settle.lua")),
+            delete: text(include_str!("delete.lua")),
             plain: text(include_str!("plain.lua")),
+            shared: text(include_str!("shared.lua")),
+            wait_shared: text_of(&shared, include_str!("wait.lua")),
+            permit: text(include_str!("permit.lua")),
             acquire_many: text(include_str!("acquire_many.lua")),
             extend_many: text(include_str!("extend_many.lua")),
-            settle_many: text(include_str!("settle_many.lua")),
+            delete_many: text(include_str!("delete_many.lua")),
             form,
             epoch_key: epoch_key.to_owned(),
         }
     }
 
-    fn all(&self) -> [&Text; 9] {
+    fn all(&self) -> [&Text; 12] {
         [
             &self.acquire,
             &self.wait,
             &self.extend,
             &self.release,
-            &self.settle,
+            &self.delete,
             &self.plain,
+            &self.shared,
+            &self.wait_shared,
+            &self.permit,
             &self.acquire_many,
             &self.extend_many,
-            &self.settle_many,
+            &self.delete_many,
         ]
     }
 
@@ -256,8 +281,8 @@ impl Scripts {
         pipeline
     }
 
-    /// A reply; one by which the server refused a command of a script without naming it names
-    /// the command.
+    /// Returns the reply. If the server refused a command of a script without naming it, adds the
+    /// command.
     pub(super) fn name_refused(&self, value: Value) -> Value {
         let code = |details: &str| {
             let mut all = self.all().into_iter();
@@ -267,46 +292,53 @@ impl Scripts {
         name_refused(value, code)
     }
 
-    /// The request for one call. Every argument costs the server as much as a small
-    /// command, so there is none that is not needed. No token above `cap` is known to be
-    /// within what the server's clock allows.
-    /// `bells` says where a waiter is notified.
+    /// Returns the request for one call. Every argument costs the server as much as a small command,
+    /// so only those that are needed are sent. Tokens up to `cap` are known to be within the skew of
+    /// the server's clock. `bells` says where a waiter is notified.
     pub(super) fn one(&self, job: &Job, cap: u64, bells: &Bells) -> Cmd {
         let (call, by) = (&job.call, job.by);
         let claim = call.claim();
+        if let (Verb::Acquire | Verb::Wait | Verb::Release { .. }, Some(seat)) =
+            (call.verb(), claim.seat())
+        {
+            return self.one_of_semaphore(call, seat, by, bells);
+        }
+        let shared = claim.mode() == Mode::Shared;
         let script = match call.verb() {
+            Verb::Wait if shared => &self.wait_shared,
+            _ if shared => &self.shared,
             Verb::Acquire if claim.is_fenced() => &self.acquire,
             Verb::Wait => &self.wait,
             Verb::Extend if claim.is_fenced() => &self.extend,
-            Verb::Release { .. } if job.settles => &self.settle,
+            Verb::Release { .. } if job.is_plain_delete => &self.delete,
             _ if !claim.is_fenced() && !job.released => &self.plain,
             _ => &self.release,
         };
-        let mut cmd = Cmd::with_capacity(8, 256);
-        match by {
-            By::Hash => cmd.arg("EVALSHA").arg(&script.hash),
-            By::Text => cmd.arg("EVAL").arg(&script.code),
-        };
+        let mut cmd = script.command(by, 8);
         match self.form {
             KeyForm::Derived => cmd
                 .arg(2)
                 .arg(claim.name().as_bytes())
                 .arg(fence_key(claim.name())),
             KeyForm::Declared => cmd
-                .arg(7)
+                .arg(8)
                 .arg(claim.name().as_bytes())
                 .arg(fence_key(claim.name()))
                 .arg(side_key("line", claim.name()))
                 .arg(side_key("seen", claim.name()))
                 .arg(side_key("bell", claim.name()))
                 .arg(side_key("since", claim.name()))
+                .arg(readers_key(claim.name()))
                 .arg(&self.epoch_key),
         };
         cmd.arg(claim.owner());
-        if job.settles {
+        if job.is_plain_delete {
             return cmd;
         }
         cmd.arg(claim.token());
+        if shared && call.verb() != Verb::Wait {
+            return with_shared_arguments(cmd, call);
+        }
         match call.verb() {
             Verb::Acquire | Verb::Extend => {
                 cmd.arg(whole_ms(claim.ttl()));
@@ -319,7 +351,10 @@ impl Scripts {
             }
             Verb::Release { keep: None } => {}
             Verb::Release { keep: Some(keep) } => {
-                cmd.arg(whole_ms(keep)).arg(kept_value(claim.owner()));
+                cmd.arg(whole_ms(keep)).arg(claim.kept_value());
+                if claim.has_result() {
+                    cmd.arg(ANNOUNCED_TO - 1);
+                }
             }
         }
         match call.verb() {
@@ -328,6 +363,57 @@ impl Scripts {
             Verb::Acquire if job.overtook => cmd.arg("L"),
             _ => &mut cmd,
         };
+        cmd
+    }
+
+    /// The request for a claim of a semaphore. It declares all keys.
+    fn one_of_semaphore(&self, call: &Call, seat: &Seat, by: By, bells: &Bells) -> Cmd {
+        let (claim, semaphore) = (call.claim(), seat.semaphore());
+        let searched: Vec<u32> = seat.searched().collect();
+        let mut cmd = self.permit.command(by, 20 + searched.len());
+        cmd.arg(7 + searched.len())
+            .arg(claim.name().as_bytes())
+            .arg(fence_key(claim.name()))
+            .arg(side_key("line", semaphore))
+            .arg(side_key("seen", semaphore))
+            .arg(side_key("bell", semaphore))
+            .arg(semaphore.as_bytes())
+            .arg(&self.epoch_key);
+        for permit in &searched {
+            cmd.arg(semaphore.permit(*permit).as_bytes());
+        }
+        let verb = match call.verb() {
+            Verb::Acquire | Verb::Extend => "A",
+            Verb::Wait => "W",
+            Verb::Release { .. } if seat.number().is_some() => "R",
+            Verb::Release { .. } => "L",
+        };
+        let permits = seat.permits().map(|permits| permits.to_string());
+        cmd.arg(claim.owner())
+            .arg(claim.token())
+            .arg(verb)
+            .arg(semaphore.as_bytes())
+            .arg(seat.place(claim.owner()).unwrap_or_default())
+            .arg(permits.unwrap_or_default())
+            .arg(searched.first().copied().unwrap_or_default());
+        match call.verb() {
+            Verb::Acquire | Verb::Extend => {
+                cmd.arg(whole_ms(claim.ttl()));
+            }
+            Verb::Wait => {
+                cmd.arg(bells.address(claim));
+            }
+            Verb::Release { .. } if seat.number().is_none() => {
+                if seat.resizes() {
+                    cmd.arg("resize");
+                }
+            }
+            Verb::Release { keep } => {
+                if let Some(keep) = keep {
+                    cmd.arg(whole_ms(keep)).arg(claim.kept_value());
+                }
+            }
+        }
         cmd
     }
 
@@ -347,16 +433,16 @@ impl Scripts {
         with_ttl(calls.clone().fold(cmd, with_owner), calls)
     }
 
-    /// The request for many releases that are [settled](settles).
-    pub(super) fn settle_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
-        let cmd = many(&self.settle_many, &calls);
+    /// The request for many releases that are plain deletes.
+    pub(super) fn delete_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
+        let cmd = many(&self.delete_many, &calls);
         let cmd = calls.clone().fold(cmd, with_name);
         let cmd = calls.clone().fold(cmd, with_fence);
         calls.fold(cmd, with_owner)
     }
 }
 
-/// The request for a release that is [settled](settles), where the server has a command for it.
+/// The request for a release that is a plain delete, where the server has a command for it.
 pub(super) fn delete(call: &Call, native: Native) -> Cmd {
     let claim = call.claim();
     let mut cmd = Cmd::with_capacity(4, 256);
@@ -368,10 +454,33 @@ pub(super) fn delete(call: &Call, native: Native) -> Cmd {
     cmd
 }
 
-/// The request that tells whether anybody stands in line for a lock.
+/// The request that returns whether a lock has waiters.
 pub(super) fn look_for_line(call: &Call) -> Cmd {
     let mut cmd = redis::cmd("EXISTS");
     cmd.arg(line_key(call.claim().name()));
+    cmd
+}
+
+/// With what shared.lua needs besides the owner value and the token.
+fn with_shared_arguments(mut cmd: Cmd, call: &Call) -> Cmd {
+    let claim = call.claim();
+    match call.verb() {
+        Verb::Release { keep } => {
+            cmd.arg("R");
+            if let Some(keep) = keep {
+                cmd.arg(whole_ms(keep)).arg(claim.kept_value());
+            }
+        }
+        Verb::Extend => {
+            cmd.arg("X").arg(whole_ms(claim.ttl()));
+            if let Some(replaced) = claim.replaces() {
+                cmd.arg(replaced);
+            }
+        }
+        Verb::Acquire | Verb::Wait => {
+            cmd.arg("A").arg(whole_ms(claim.ttl()));
+        }
+    }
     cmd
 }
 
@@ -380,7 +489,7 @@ pub(super) trait Calls<'c>: ExactSizeIterator<Item = &'c Call> + Clone {}
 
 impl<'c, C: ExactSizeIterator<Item = &'c Call> + Clone> Calls<'c> for C {}
 
-/// A request for many, with two keys each.
+/// A request for several calls, with two keys each.
 fn many<'c>(script: &Text, calls: &impl Calls<'c>) -> Cmd {
     let count = calls.len();
     let mut cmd = Cmd::with_capacity(4 + 3 * count, 64 + 192 * count);
@@ -403,33 +512,12 @@ fn with_owner(mut cmd: Cmd, call: &Call) -> Cmd {
     cmd
 }
 
-/// With the ttl that they have in common.
+/// A request for several calls that have the same TTL.
 fn with_ttl<'c>(mut cmd: Cmd, mut calls: impl Calls<'c>) -> Cmd {
     if let Some(first) = calls.next() {
         cmd.arg(whole_ms(first.claim().ttl()));
     }
     cmd
-}
-
-/// Whether an acquire or extend can share a request with others, whose ttl is `ttl`. Its token
-/// must stand in the owner value where the script looks for it. That of an acquire must be within
-/// the cap; an extend that shares a request only keeps what was granted.
-pub(super) fn shares_script(call: &Call, ttl: Option<Duration>, cap: u64) -> bool {
-    let claim = call.claim();
-    let digits = claim
-        .owner()
-        .get(41..57)
-        .and_then(|digits| str::from_utf8(digits).ok());
-    (claim.token() <= cap || call.verb() == Verb::Extend)
-        && digits.and_then(|digits| digits.parse().ok()) == Some(claim.token())
-        && claim.ttl() < Duration::from_millis(10_000_000)
-        && ttl.is_none_or(|ttl| ttl == claim.ttl())
-}
-
-/// Whether a release is a plain compare-and-delete, whatever was sent before it.
-pub(super) fn settles(call: &Call) -> bool {
-    let plain = call.is_settled() || !call.claim().is_fenced();
-    plain && call.verb() == Verb::Release { keep: None }
 }
 
 /// The request for a lock without a token, after [`look_for_line`].
@@ -445,12 +533,12 @@ pub(super) fn set(call: &Call) -> Cmd {
     cmd
 }
 
-/// Rounded up, so that it is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.
+/// Rounds up, so that the result is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.
 fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
-/// The constants as they stand in the epoch record.
+/// Returns the constants as text, as in the epoch record.
 pub(super) fn describe(constants: &Constants) -> String {
     let guard = match constants.restart_guard {
         None => "off".to_owned(),
@@ -462,27 +550,13 @@ pub(super) fn describe(constants: &Constants) -> String {
     )
 }
 
-/// What the keys of fences begin with.
+/// The prefix of the keys of fences.
 pub(super) const FENCE_PREFIX: &str = "leasehold:fence:";
 
-/// The key of a name's fence. It carries the name's own hash tag, so that both are in
-/// the same slot of a cluster; and no two names have the same.
+/// Returns the key of a name's fence. It contains the hash tag of the name, so that both are in the
+/// same slot of a cluster. Different names have different keys.
 pub(super) fn fence_key(name: &Name) -> Vec<u8> {
-    let name = name.as_bytes();
-    let open = name.iter().position(|&b| b == b'{');
-    let tag = open.and_then(|open| {
-        let rest = &name[open + 1..];
-        let close = rest.iter().position(|&b| b == b'}')?;
-        (close > 0).then(|| &rest[..close])
-    });
-    match tag {
-        Some(tag) => [b"leasehold:fence:{", tag, b"}:", name].concat(),
-        None if name.iter().all(|b| !b"{}".contains(b)) => {
-            [b"leasehold:fence:{", name, b"}"].concat()
-        }
-        // The name as a whole is hashed, but its braces keep it from being a tag.
-        None => [b"leasehold:fence:", name].concat(),
-    }
+    [FENCE_PREFIX.as_bytes(), &name.tagged()].concat()
 }
 
 /// Another key of a name, as the scripts name it; see fragments.lua.
@@ -507,16 +581,24 @@ pub(super) fn since_key(name: &Name) -> Vec<u8> {
     side_key("since", name)
 }
 
-/// The name whose fence this key is.
+/// The key of the readers.
+pub(super) fn readers_key(name: &Name) -> Vec<u8> {
+    side_key("readers", name)
+}
+
+/// The fence in the text that the scripts write: F, and W if that is stored apart from it. (The scripts
+/// read it by `highest` and `highest_written` of fragments.lua.)
+pub(super) fn parse_fence(text: &str) -> Option<(u64, Option<u64>)> {
+    let text = text.strip_suffix('+').unwrap_or(text);
+    match text.split_once('/') {
+        None => Some((text.parse().ok()?, None)),
+        Some((highest, written)) => Some((highest.parse().ok()?, Some(written.parse().ok()?))),
+    }
+}
+
+/// Returns the name whose fence has this key.
 pub(super) fn name_of_fence(key: &[u8]) -> Option<Name> {
-    let rest = key.strip_prefix(FENCE_PREFIX.as_bytes())?;
-    let close = rest.iter().position(|&b| b == b'}');
-    let within = close.and_then(|close| rest.get(1..close));
-    let behind = close.and_then(|close| rest.get(close + 2..));
-    let candidates = [within, behind, Some(rest)].into_iter().flatten();
-    candidates
-        .filter_map(|name| Name::new(name).ok())
-        .find(|name| fence_key(name) == key)
+    Name::from_tagged(key.strip_prefix(FENCE_PREFIX.as_bytes())?)
 }
 
 #[cfg(test)]
@@ -556,7 +638,7 @@ mod tests {
         assert_eq!(key("a{user1}b"), "leasehold:fence:{user1}:a{user1}b");
         assert_eq!(key("a{}b{c}"), "leasehold:fence:a{}b{c}");
         assert_eq!(key("x}y"), "leasehold:fence:x}y");
-        // Names made to collide do not.
+        // Names that are made to collide do not collide.
         assert_ne!(key("{x}"), key("x}:{x"));
         assert_ne!(key("x"), key("{x}"));
     }
@@ -585,6 +667,23 @@ mod tests {
         );
         assert_ne!(one.acquire.hash, other.acquire.hash);
         assert!(!describe(&constants).contains(':'));
+    }
+
+    #[test]
+    fn a_fence_has_one_number_or_two_and_maybe_the_mark_of_a_line() {
+        for (text, fence) in [
+            ("16", Some((16, None))),
+            ("16+", Some((16, None))),
+            ("32/16", Some((32, Some(16)))),
+            ("32/16+", Some((32, Some(16)))),
+            ("", None),
+            ("+", None),
+            ("32/", None),
+            ("/16", None),
+            ("32/16/8", None),
+        ] {
+            assert_eq!(parse_fence(text), fence, "{text}");
+        }
     }
 
     #[test]

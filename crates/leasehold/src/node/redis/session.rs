@@ -1,35 +1,33 @@
-//! A connection that has shaken hands: it knows the server's identity and epoch.
+//! Connections to a Redis server: the handshake, which finds the server's identity and epoch, and
+//! requests and replies after it.
 //!
-//! What the handshake learnt need not hold for as long as the connection does. A role change
+//! What the handshake found need not hold for as long as the connection does. A role change
 //! breaks no connection, and a proxy may keep one while the server behind it restarts. So a
-//! session is verified again when it is used: see [`Session::send`].
+//! session is verified again when it is used: see `probe`.
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, PushInfo, RedisError, Value};
 
-use super::batch::{Job, Unit, plan, settle};
 use super::bells::{Bells, Subscription};
 use super::identity::{self, Identity, ServerInfo};
-use super::reply::{Native, bytes, connection_error, glimpse, read_hello, server_error};
+use super::reply::{self, bytes, connection_error, glimpse, read_hello, server_error};
 use super::roster::{Admission, Place, Roster};
 use super::scripts::{self, KeyForm, Scripts};
 use super::set::{SET_KEY, Set, scoped};
 use super::{NodeSettings, Target};
 use crate::base::clock::{Clock, Moment};
-use crate::node::call::Tick;
+use crate::node::NodeError;
+use crate::node::link::{
+    Aftermath, Handshake, Memory, Native, Quarantine, Sent, Sharing, Transport, Unit,
+};
 use crate::node::rules::Constants;
-use crate::node::{Call, NodeError, Verb, Vote};
 
 /// How often a server is looked at again on which another client may be recording its set.
 const FIRST_CONTACT_PAUSE: Duration = Duration::from_millis(20);
-
-/// The replies to what was sent.
-pub(super) type Sent = Pin<Box<dyn Future<Output = Result<Vec<Value>, RedisError>> + Send>>;
 
 /// Makes sessions with one server.
 pub(super) struct Connector {
@@ -37,23 +35,13 @@ pub(super) struct Connector {
     constants: Constants,
     assume_fresh: bool,
     timeout: Duration,
-    verify_after: Duration,
     clock: Clock,
     /// Which of the roster's nodes this is.
     node: usize,
     roster: Arc<Roster>,
-    keys: Arc<Keys>,
+    keys: Keys,
     bells: Arc<Bells>,
-    memory: Mutex<Option<Memory>>,
-}
-
-/// What a client knows of its server's memory, by the client's own clock.
-struct Memory {
-    identity: Identity,
-    /// It began then, or earlier.
-    since: Moment,
-    /// The server had it then, and maybe later.
-    seen: Moment,
+    memory: Mutex<Option<Memory<Identity>>>,
 }
 
 /// The keys of what a server has on record for clients of one prefix.
@@ -62,22 +50,14 @@ pub(super) struct Keys {
     pub(super) set: Vec<u8>,
 }
 
-/// A connection that has shaken hands.
+/// A connection that has completed its handshake.
 pub(super) struct Session {
     connection: MultiplexedConnection,
-    /// When the connection was there; see [`settle`].
-    connected: Tick,
     run_id: Option<String>,
-    keys: Arc<Keys>,
     /// The roster's generation at which the node was admitted.
     admitted_at: u64,
     epoch: Epoch,
-    /// When the server was last asked who it is.
-    verified: Moment,
-    verify_after: Duration,
-    quarantine: Option<Quarantine>,
-    bells: Arc<Bells>,
-    /// `None`: the server cannot tell those who wait, who ask by themselves.
+    /// `None`: the server cannot notify waiters, which only poll.
     _subscription: Option<Subscription>,
     _place: Place,
 }
@@ -98,31 +78,10 @@ struct Epoch {
     fresh: bool,
     scripts: Scripts,
     floor: u64,
-    /// The server's clock allows tokens up to here: see [`cap`].
-    /// It does not go back, so what was allowed once stays so.
-    cap: u64,
-    /// The server has taken all scripts. A user without SCRIPT LOAD can do without it (see
-    /// `By::Text`), one call at a time.
-    loaded: bool,
-    /// The server's own compare-and-delete, unless it has refused it.
+    /// The server's clock.
+    now_us: u64,
+    sharing: Sharing,
     native: Option<Native>,
-}
-
-/// Up to which token an acquire need not look at the clock of a server that shows `now_us`.
-///
-/// While the floor is ahead of that clock, tokens are too and do not tell when they were granted.
-/// Then every acquire looks at the clock, and the server records the time.
-fn cap(now_us: u64, floor: u64, constants: &Constants) -> u64 {
-    match now_us < floor {
-        true => 0,
-        false => now_us.saturating_add(constants.skew_us()),
-    }
-}
-
-/// The node's memory began at `since`, and it does not vote before `until`.
-struct Quarantine {
-    since: Moment,
-    until: Moment,
 }
 
 impl Connector {
@@ -134,12 +93,11 @@ impl Connector {
     ) -> Self {
         Self {
             node,
-            keys: Arc::new(Keys::new(&settings.prefix)),
+            keys: Keys::new(&settings.prefix),
             target,
             constants: settings.constants,
             assume_fresh: settings.assume_fresh,
             timeout: settings.connect_timeout,
-            verify_after: settings.verify_after,
             clock: settings.clock.clone(),
             roster,
             bells,
@@ -147,54 +105,7 @@ impl Connector {
         }
     }
 
-    pub(super) fn label(&self) -> &str {
-        &self.target.label
-    }
-
-    /// Connects and shakes hands.
-    ///
-    /// Cancel safety: the connection is closed.
-    pub(super) async fn connect(&self) -> Result<Session, NodeError> {
-        self.roster.begin();
-        let admitted_at = self.roster.generation();
-        // From here on, a failure is known to the client's other nodes.
-        let place = self.roster.place(self.node);
-        let work = async move {
-            let (mut connection, pushes) = self
-                .open()
-                .await
-                .map_err(|error| connection_error(&error))?;
-            let verified = self.clock.now();
-            let (server, epoch) = match self.shake_hands(&mut connection).await {
-                // It lost its memory in the middle of it.
-                Err(NodeError::Disconnected { .. }) => self.shake_hands(&mut connection).await?,
-                greeted => greeted?,
-            };
-            let subscribed = pushes && self.subscribe(&mut connection).await?;
-            Ok(Session {
-                connection,
-                connected: Tick::now(),
-                quarantine: self.quarantine(&server, &epoch),
-                run_id: server.run_id,
-                keys: Arc::clone(&self.keys),
-                admitted_at,
-                epoch,
-                verified,
-                verify_after: self.verify_after,
-                bells: Arc::clone(&self.bells),
-                _subscription: subscribed.then(|| Subscription::new(&self.bells)),
-                _place: place,
-            })
-        };
-        tokio::time::timeout(self.timeout, work)
-            .await
-            .unwrap_or_else(|_| {
-                let why = format!("it did not shake hands within {:?}", self.timeout);
-                Err(NodeError::Unreachable { why })
-            })
-    }
-
-    /// Opens a connection; whether the server may push messages over it.
+    /// Opens a connection. Returns also whether the server can push messages over it.
     async fn open(&self) -> Result<(MultiplexedConnection, bool), RedisError> {
         // Requests are timed by the link, all with one timer.
         let config = AsyncConnectionConfig::new()
@@ -216,7 +127,7 @@ impl Connector {
             .get_multiplexed_async_connection_with_config(&pushing)
             .await;
         match opened {
-            // An old server, or something in front of it.
+            // The server, or a proxy in front of it, does not support RESP3.
             Err(error) if error.kind() == ErrorKind::RESP3NotSupported => {
                 let opened = client.get_multiplexed_async_connection_with_config(&config);
                 Ok((opened.await?, false))
@@ -225,22 +136,22 @@ impl Connector {
         }
     }
 
-    /// Has the server tell those who wait over this connection. `false` if it refuses, as it
-    /// does to a user who may not subscribe.
+    /// Subscribes to the notifications of waiters. Returns `false` if the server refuses, for
+    /// example because the user lacks the permission.
     async fn subscribe(&self, connection: &mut MultiplexedConnection) -> Result<bool, NodeError> {
         match connection.subscribe(self.bells.channel()).await {
             Ok(()) => Ok(true),
             Err(error) if error.code().is_some() => {
-                let node = self.label();
-                tracing::warn!(node, %error, "those who wait cannot be told, and poll");
+                let node = &*self.target.label;
+                tracing::warn!(node, %error, "the server refuses SUBSCRIBE: waiters get no notifications, and poll");
                 Ok(false)
             }
             Err(error) => Err(connection_error(&error)),
         }
     }
 
-    /// Asks the server who it is, learns its epoch, and checks that it still is who it was when
-    /// it told the epoch. Writes nothing to a server that this client must not use.
+    /// Reads the server's identity and its epoch, and checks that the identity has not changed in
+    /// between. Writes nothing to a server that this client must not use.
     async fn shake_hands(
         &self,
         connection: &mut MultiplexedConnection,
@@ -289,63 +200,50 @@ impl Connector {
             set,
             scripts,
             floor,
-            cap: cap(hello.now_us, floor, &self.constants),
-            loaded: !loads
+            now_us: hello.now_us,
+            sharing: match loads
                 .iter()
-                .any(|value| matches!(value, Value::ServerError(_))),
+                .any(|value| matches!(value, Value::ServerError(_)))
+            {
+                true => Sharing::Off,
+                false => Sharing::Allowed,
+            },
             native: server.native,
         };
         epoch.check(probed)?;
         Ok((server, epoch))
     }
 
-    /// The restart guard: no vote until the node has had its memory for the longest TTL in use.
-    ///
+    /// What the link has to know of a handshake that began at `verified`.
+    fn handshake(&self, verified: Moment, server: &ServerInfo, epoch: &Epoch) -> Handshake {
+        Handshake {
+            verified,
+            floor: epoch.floor,
+            now_us: epoch.now_us,
+            skew_us: self.constants.skew_us(),
+            sharing: epoch.sharing,
+            native: epoch.native,
+            quarantine: self.quarantine(server, epoch),
+        }
+    }
+
     /// Memory begins when the server starts, by its uptime. So a server that has long been up is
     /// usable at once. Where a replica was promoted, memory begins with the epoch: there uptime
-    /// says nothing. Uptime is in whole seconds, hence the second on top.
-    ///
-    /// Uptime is also counted by the server's wall clock, which may be stepped forward after a
-    /// boot. So what this client has seen itself counts as well: memory does not begin before the
-    /// last that was seen of an earlier one, and another handshake makes it neither older nor
-    /// younger.
-    ///
-    /// And where a set of nodes took the place of another: no vote until no lease of the other
-    /// can run.
+    /// says nothing.
     fn quarantine(&self, server: &ServerInfo, epoch: &Epoch) -> Option<Quarantine> {
         let now = self.clock.now();
         let age = match server.identity.is_promoted() {
             true => server.up.min(epoch.age),
             false => server.up,
         };
-        let mut since = now.saturating_sub(age);
-        let mut memory = self.memory();
-        if let Some(known) = &*memory {
-            since = match server.identity.continues(&known.identity) {
-                true => known.since,
-                false => since.max(known.seen),
-            };
-        }
-        *memory = Some(Memory {
-            identity: server.identity.clone(),
-            since,
-            seen: now,
-        });
+        let (memory, identity) = (&mut *self.memory(), server.identity.clone());
+        let since = Memory::note(memory, identity, age, now, Identity::continues);
         let guard = self.constants.restart_guard;
         let guard = guard.filter(|_| !self.assume_fresh && !epoch.fresh);
-        let restarted = guard.map(|guard| since + guard + Duration::from_secs(1));
-        let until = restarted.unwrap_or(now).max(now + epoch.votes_in);
-        (now < until).then_some(Quarantine { since, until })
+        Quarantine::new(since, guard, epoch.votes_in, now)
     }
 
-    /// The server had the memory of the last handshake at this time, or later.
-    pub(super) fn seen(&self, at: Moment) {
-        if let Some(memory) = &mut *self.memory() {
-            memory.seen = memory.seen.max(at);
-        }
-    }
-
-    fn memory(&self) -> MutexGuard<'_, Option<Memory>> {
+    fn memory(&self) -> MutexGuard<'_, Option<Memory<Identity>>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -418,7 +316,8 @@ fn probe(pipeline: &mut Pipeline, keys: &Keys) {
     pipeline.cmd("MGET").arg(&keys.epoch).arg(&keys.set);
 }
 
-/// Sends requests. Errors of the server are among the replies, apart from those of the way there.
+/// Sends requests. Errors that the server returns are among the replies. Fails if the connection
+/// fails.
 pub(super) async fn exchange(
     connection: &mut MultiplexedConnection,
     pipeline: &Pipeline,
@@ -456,100 +355,86 @@ impl Epoch {
     }
 }
 
-impl Session {
-    /// Shakes hands once more, when the server has forgotten its scripts or its epoch (FLUSHALL).
-    pub(super) async fn renew(&mut self, connector: &Connector) -> Result<(), NodeError> {
-        let verified = connector.clock.now();
-        let (server, epoch) = connector.shake_hands(&mut self.connection).await?;
-        if server.run_id != self.run_id {
+impl Transport for Connector {
+    type Connection = Session;
+    type Replies = Vec<Value>;
+
+    fn label(&self) -> &str {
+        &self.target.label
+    }
+
+    async fn connect(&self) -> Result<(Session, Handshake), NodeError> {
+        self.roster.begin();
+        let admitted_at = self.roster.generation();
+        // From here on, a failure is known to the client's other nodes.
+        let place = self.roster.place(self.node);
+        let work = async move {
+            let (mut connection, pushes) = self
+                .open()
+                .await
+                .map_err(|error| connection_error(&error))?;
+            let verified = self.clock.now();
+            let (server, epoch) = match self.shake_hands(&mut connection).await {
+                // The server lost its memory during the handshake.
+                Err(NodeError::Disconnected { .. }) => self.shake_hands(&mut connection).await?,
+                greeted => greeted?,
+            };
+            let subscribed = pushes && self.subscribe(&mut connection).await?;
+            let handshake = self.handshake(verified, &server, &epoch);
+            let session = Session {
+                connection,
+                run_id: server.run_id,
+                admitted_at,
+                epoch,
+                _subscription: subscribed.then(|| Subscription::new(&self.bells)),
+                _place: place,
+            };
+            Ok((session, handshake))
+        };
+        tokio::time::timeout(self.timeout, work)
+            .await
+            .unwrap_or_else(|_| {
+                let why = format!("it did not shake hands within {:?}", self.timeout);
+                Err(NodeError::Unreachable { why })
+            })
+    }
+
+    async fn renew(&self, session: &mut Session) -> Result<Handshake, NodeError> {
+        let verified = self.clock.now();
+        let (server, epoch) = self.shake_hands(&mut session.connection).await?;
+        if server.run_id != session.run_id {
             // Behind a proxy. Everything that was made for the other one (the subscription, the
             // place in the roster, the order of requests) is made anew with the connection.
             let why = "another server answers over the same connection".into();
             return Err(NodeError::Disconnected { why });
         }
-        self.quarantine = connector.quarantine(&server, &epoch);
-        self.epoch = epoch;
-        self.verified = verified;
-        Ok(())
+        let handshake = self.handshake(verified, &server, &epoch);
+        session.epoch = epoch;
+        Ok(handshake)
     }
 
-    /// A reply, with the command named where the server refused one without naming it.
-    pub(super) fn explain(&self, value: Value) -> Value {
-        self.epoch.scripts.name_refused(value)
-    }
-
-    /// Whether the node may still vote, after what the client has learnt about its other nodes.
-    pub(super) fn is_admitted(&mut self, connector: &Connector) -> bool {
-        let generation = connector.roster.generation();
-        if generation != self.admitted_at {
-            self.admitted_at = generation;
-            return connector.roster.is_admitted(connector.node);
+    fn is_admitted(&self, session: &mut Session) -> bool {
+        let generation = self.roster.generation();
+        if generation != session.admitted_at {
+            session.admitted_at = generation;
+            return self.roster.is_admitted(self.node);
         }
         true
     }
 
-    pub(super) fn floor(&self) -> u64 {
-        self.epoch.floor
-    }
-
-    /// The server has refused its own compare-and-delete, to this user perhaps.
-    pub(super) fn refuses_native(&mut self) {
-        self.epoch.native = None;
-    }
-
-    /// The server's clock says `now_us`.
-    pub(super) fn learn_time(&mut self, now_us: u64, connector: &Connector) {
-        let cap = cap(now_us, self.epoch.floor, &connector.constants);
-        self.epoch.cap = self.epoch.cap.max(cap);
-    }
-
-    /// Whether the server may have forgotten since the call was first sent, and so does not
-    /// recognise it: it does not vote yet, or grants no token of that time any more.
-    pub(super) fn has_forgotten(&mut self, call: &Call, now: Moment) -> bool {
-        let takes = !matches!(call.verb(), Verb::Release { .. });
-        let claim = call.claim();
-        let floor = claim.is_fenced() && claim.token() <= self.epoch.floor;
-        takes && (floor || self.quarantined(call, now).is_some())
-    }
-
-    /// The vote of a node in quarantine. Giving back what it may still have is allowed.
-    pub(super) fn quarantined(&mut self, call: &Call, now: Moment) -> Option<Vote> {
-        let quarantine = self.quarantine.as_ref()?;
-        if now >= quarantine.until {
-            self.quarantine = None;
-            return None;
-        }
-        if matches!(call.verb(), Verb::Release { .. }) {
-            return None;
-        }
-        Some(Vote::Quarantined {
-            up: now.saturating_duration_since(quarantine.since),
-            remaining: quarantine.until.saturating_duration_since(now),
-        })
-    }
-
-    /// Puts calls together that can share a request.
-    pub(super) fn plan(&self, mut jobs: Vec<Job>) -> Vec<Unit> {
-        settle(&mut jobs, self.connected);
-        match self.epoch.loaded {
-            true => plan(jobs, self.epoch.cap, self.epoch.native),
-            false => jobs.into_iter().map(Unit::One).collect(),
-        }
-    }
-
-    /// Sends requests in one write; the replies come in the same order.
-    ///
-    /// If the server has not been asked for [a second](crate::node::VERIFY_AFTER) who it is, that is asked in the same
-    /// write: `true`, and the last replies are for [`verify`](Self::verify). It comes at the end
-    /// because a memory that was lost does not come back: what was executed before an unchanged
-    /// identity was executed under it.
-    pub(super) fn send(&mut self, units: &[Unit], now: Moment) -> (Sent, bool) {
-        let Epoch { scripts, cap, .. } = &self.epoch;
+    fn send(
+        &self,
+        session: &mut Session,
+        units: &[Unit],
+        cap: u64,
+        verify: Option<Moment>,
+    ) -> Sent<Vec<Value>> {
+        let scripts = &session.epoch.scripts;
         let mut pipeline = Pipeline::with_capacity(units.len() + PROBE_REQUESTS);
         for unit in units {
             let calls = unit.jobs().iter().map(|job| &job.call);
             let cmd = match unit {
-                Unit::One(job) => scripts.one(job, *cap, &self.bells),
+                Unit::One(job) => scripts.one(job, cap, &self.bells),
                 Unit::Plain(job) => {
                     pipeline.add_command(scripts::look_for_line(&job.call));
                     scripts::set(&job.call)
@@ -560,29 +445,68 @@ impl Session {
                 }
                 Unit::AcquireMany(_) => scripts.acquire_many(calls),
                 Unit::ExtendMany(_) => scripts.extend_many(calls),
-                Unit::SettleMany(_) => scripts.settle_many(calls),
+                Unit::DeleteMany(_) => scripts.delete_many(calls),
             };
             pipeline.add_command(cmd);
         }
-        let verifies = now >= self.verified + self.verify_after;
-        if verifies {
+        if verify.is_some() {
             probe(&mut pipeline, &self.keys);
-            // Whatever is sent before the reply is answered after it, or not at all.
-            self.verified = now;
         }
-        let (mut connection, count) = (self.connection.clone(), pipeline.len());
+        let (mut connection, count) = (session.connection.clone(), pipeline.len());
         // Unconstrained: the first poll must hand the requests over, or those of the next
         // batch would overtake them; it may not be put off because the task has done a lot.
         let sent = tokio::task::unconstrained(async move {
-            connection.send_packed_commands(&pipeline, 0, count).await
+            let replies = connection.send_packed_commands(&pipeline, 0, count).await;
+            replies.map_err(|error| broken(&error))
         });
-        (Box::pin(sent), verifies)
+        Box::pin(sent)
     }
 
-    /// Takes the replies to the questions that [`send`](Self::send) added off the end of
-    /// `replies`. An error if the server has another memory by now: then none of them counts.
-    pub(super) fn verify(&self, replies: &mut Vec<Value>) -> Result<(), NodeError> {
-        let probed = replies.split_off(replies.len().saturating_sub(PROBE_REQUESTS));
-        self.epoch.check(&probed)
+    fn check(
+        &self,
+        session: &Session,
+        units: &[Unit],
+        replies: &mut Vec<Value>,
+        verified: Option<Moment>,
+    ) -> Result<(), NodeError> {
+        if let Some(asked) = verified {
+            let probed = replies.split_off(replies.len().saturating_sub(PROBE_REQUESTS));
+            session.epoch.check(&probed)?;
+            if let Some(memory) = &mut *self.memory() {
+                memory.seen(asked);
+            }
+        }
+        let sent: usize = units.iter().map(Unit::requests).sum();
+        match replies.len() == sent {
+            true => Ok(()),
+            false => {
+                let why = format!("{} replies to {sent} requests", replies.len());
+                Err(NodeError::Protocol { why })
+            }
+        }
+    }
+
+    fn read(
+        &self,
+        session: &Session,
+        units: Vec<Unit>,
+        replies: Vec<Value>,
+        after: &mut Aftermath,
+    ) {
+        let mut values = replies.into_iter();
+        for unit in units {
+            let value = values.next().unwrap_or(Value::Nil);
+            let value = session.epoch.scripts.name_refused(value);
+            let next = (unit.requests() > 1).then(|| values.next()).flatten();
+            reply::answer(unit, value, next.as_ref(), after);
+        }
+    }
+}
+
+fn broken(error: &RedisError) -> NodeError {
+    match connection_error(error) {
+        // The connection was in use: whether a request took effect is not known.
+        NodeError::Unreachable { why } | NodeError::Tls { why } => NodeError::Disconnected { why },
+        other => other,
     }
 }

@@ -3,7 +3,7 @@
 //! Two clients exclude each other only if their majorities share a server. That holds if both name
 //! the same servers, and not otherwise: a majority of {1, 2, 3} and one of {3, 4, 5} need not meet.
 //! So every server records, for each prefix, the id of the set that it belongs to, and how many
-//! nodes that set has. A client whose servers tell of another set, or of different ones, is refused.
+//! nodes that set has. A client whose servers report another set, or different sets, is refused.
 //!
 //! The id is random. Addresses do not identify a server: clients reach the same one under different
 //! names. They are on record for error messages, and to recognise a server that lost its memory:
@@ -20,15 +20,15 @@ pub(super) struct Set {
     pub(super) id: String,
     /// The number of nodes.
     pub(super) nodes: usize,
-    /// By the server's clock, in µs since 1970: no vote before. Set when a set takes the place of
-    /// another, whose leases may still run.
+    /// The server does not vote before this time, in µs since 1970 by its clock. Set when a set
+    /// replaces another, whose leases may still be valid.
     pub(super) votes_from: u64,
     /// The addresses under which the client that made the record knows the nodes, sorted.
     pub(super) labels: Vec<String>,
 }
 
 impl Set {
-    /// A set that did not exist before.
+    /// Creates a new set.
     pub(super) fn new(labels: Vec<String>, nodes: usize, votes_from: u64) -> Self {
         Self {
             id: format!("{:016x}", fastrand::u64(..)),
@@ -38,13 +38,13 @@ impl Set {
         }
     }
 
-    /// Whether both are records of one set: by their id; or by the addresses, if two clients
-    /// that could not see all servers began to record the set at the same time.
+    /// Whether both are records of the same set: their ids are equal; or their addresses are equal,
+    /// because two clients that could not reach all servers recorded the set at the same time.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.nodes == other.nodes && (self.id == other.id || self.labels == other.labels)
     }
 
-    /// The record as text. The first line is for programs, the others name a node each.
+    /// Returns the record as text. The first line is for programs; each of the others names a node.
     pub(super) fn to_text(&self) -> String {
         let Self {
             id,
@@ -55,7 +55,7 @@ impl Set {
         format!("{id} {nodes} {votes_from}\n{}", labels.join("\n"))
     }
 
-    /// Reads a record; `None` if it is not one.
+    /// Parses a record. `None` if it is malformed.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let mut lines = std::str::from_utf8(text).ok()?.lines();
         let mut words = lines.next()?.split(' ');
@@ -69,7 +69,7 @@ impl Set {
     }
 }
 
-/// Labels in the order of records.
+/// Sorts labels as in records.
 pub(super) fn sorted(mut labels: Vec<String>) -> Vec<String> {
     labels.sort_unstable();
     labels

@@ -1,5 +1,4 @@
-//! Looking at what locks a server has, over a connection of its own: listing must not stand
-//! in the way of votes.
+//! Reads the locks of a server, over a separate connection, so that a listing does not delay votes.
 
 use std::time::Duration;
 
@@ -7,15 +6,22 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Pipeline, RedisError, Value};
 
 use super::reply::connection_error;
-use super::scripts::{FENCE_PREFIX, TURN_MARK, fence_key, line_key, name_of_fence, since_key};
+use super::scripts::{
+    FENCE_PREFIX, TURN_MARK, fence_key, line_key, name_of_fence, parse_fence, readers_key,
+    since_key,
+};
+use crate::base::holder::is_marker;
 use crate::base::name::Name;
 use crate::node::NodeError;
 use crate::node::Sighting;
 
-/// How many keys a server is asked to look at in one step.
+/// How many keys one step of a scan covers.
 const STEP: usize = 1000;
+/// How many replies there are for each name.
+const REPLIES: usize = 6;
 
-/// The lock of this name, or all that have a fence: leasehold's of the last day.
+/// Returns the lock of this name, or all locks that have a fence: those of leasehold of the last
+/// day.
 pub(super) async fn survey(
     client: redis::Client,
     timeout: Duration,
@@ -27,10 +33,19 @@ pub(super) async fn survey(
     let connecting = client.get_multiplexed_async_connection_with_config(&config);
     let mut connection = connecting.await.map_err(|error| connection_error(&error))?;
     let seen = match name {
-        Some(name) => look_at(&mut connection, &[name]).await,
+        Some(name) => look_at_one(&mut connection, &name).await,
         None => look_at_all(&mut connection).await,
     };
     seen.map_err(|error| connection_error(&error))
+}
+
+/// The lock of this name. Fails if the key contains a value of another type.
+async fn look_at_one(
+    connection: &mut MultiplexedConnection,
+    name: &Name,
+) -> Result<Vec<Sighting>, RedisError> {
+    let (time, replies) = ask(connection, std::slice::from_ref(name)).await?;
+    sightings(name, &replies, &time)
 }
 
 pub(super) async fn look_at_all(
@@ -45,66 +60,139 @@ pub(super) async fn look_at_all(
         scan.arg("COUNT").arg(STEP);
         let (next, keys): (u64, Vec<Vec<u8>>) = scan.query_async(connection).await?;
         let names: Vec<_> = keys.iter().filter_map(|key| name_of_fence(key)).collect();
-        seen.extend(look_at(connection, &names).await?);
+        seen.extend(look_at_listed(connection, &names).await?);
         if next == 0 {
             break;
         }
         cursor = next;
     }
-    // A scan may show a key twice.
-    seen.sort_by(|one, other| one.name.cmp(&other.name));
-    seen.dedup_by(|one, other| one.name == other.name);
+    // A scan may return a key twice.
+    let key = |seen: &Sighting| (seen.name.clone(), seen.value.clone());
+    seen.sort_by_key(key);
+    seen.dedup_by_key(|seen| key(seen));
     Ok(seen)
 }
 
-async fn look_at(
+/// The locks of these names. A key that was a lock once and has a value of another type now is left
+/// out.
+async fn look_at_listed(
     connection: &mut MultiplexedConnection,
     names: &[Name],
 ) -> Result<Vec<Sighting>, RedisError> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
+    let (time, replies) = ask(connection, names).await?;
+    let mut seen = Vec::new();
+    for (name, replies) in names.iter().zip(replies.chunks_exact(REPLIES)) {
+        if !is_of_another_type(replies) {
+            seen.extend(sightings(name, replies, &time)?);
+        }
+    }
+    Ok(seen)
+}
+
+/// The holders of a lock: its owner, or its readers.
+fn sightings(name: &Name, replies: &[Value], time: &Value) -> Result<Vec<Sighting>, RedisError> {
+    let [lock @ .., readers] = replies else {
+        return Ok(Vec::new());
+    };
+    Ok(match sighting(name, lock)? {
+        Some(marker) if is_marker(&marker.value) => readers_of(&marker, readers, time),
+        lock => lock.into_iter().collect(),
+    })
+}
+
+fn is_of_another_type(replies: &[Value]) -> bool {
+    matches!(replies, [Value::ServerError(error), ..] if error.code() == "WRONGTYPE")
+}
+
+/// Reads the server's clock and all keys of these names: [`REPLIES`] replies for each.
+async fn ask(
+    connection: &mut MultiplexedConnection,
+    names: &[Name],
+) -> Result<(Value, Vec<Value>), RedisError> {
     let mut pipeline = Pipeline::new();
+    pipeline.cmd("TIME");
     for name in names {
         pipeline.cmd("GET").arg(name.as_bytes());
         pipeline.cmd("PTTL").arg(name.as_bytes());
         pipeline.cmd("GET").arg(fence_key(name));
-        pipeline.cmd("ZCARD").arg(line_key(name));
+        let semaphore = name.as_permit().map(|(semaphore, _)| semaphore);
+        let line = semaphore.as_ref().unwrap_or(name);
+        pipeline.cmd("ZCARD").arg(line_key(line));
         pipeline.cmd("GET").arg(since_key(name));
+        let readers = pipeline.cmd("ZRANGE").arg(readers_key(name));
+        readers.arg(0).arg(-1).arg("WITHSCORES");
     }
-    let replies = connection
+    let mut replies = connection
         .send_packed_commands(&pipeline, 0, pipeline.len())
         .await?;
-    let locks = names.iter().zip(replies.chunks_exact(5));
-    locks
-        .filter_map(|(name, replies)| sighting(name, replies).transpose())
-        .collect()
+    let names = replies.split_off(replies.len().min(1));
+    Ok((replies.pop().unwrap_or(Value::Nil), names))
+}
+
+/// The readers of a lock that have not expired; or its marker, if this user may not list them.
+fn readers_of(marker: &Sighting, readers: &Value, time: &Value) -> Vec<Sighting> {
+    let now_ms = match time {
+        Value::Array(parts) => match &parts[..] {
+            [seconds, us] => text(seconds)
+                .and_then(|seconds| seconds.parse::<u64>().ok())
+                .zip(text(us).and_then(|us| us.parse::<u64>().ok()))
+                .map(|(seconds, us)| seconds * 1000 + us / 1000),
+            _ => None,
+        },
+        _ => None,
+    };
+    let (Some(now_ms), Value::Array(readers)) = (now_ms, readers) else {
+        return vec![marker.clone()];
+    };
+    // Pairs, or one list of twice the length, as the protocol has it.
+    let flat: Vec<&Value> = readers
+        .iter()
+        .flat_map(|entry| match entry {
+            Value::Array(pair) => pair.iter().collect(),
+            value => vec![value],
+        })
+        .collect();
+    let living = flat.chunks_exact(2).filter_map(|pair| {
+        let [Value::BulkString(owner), until] = pair else {
+            return None;
+        };
+        let until = match until {
+            Value::Double(until) => *until as u64,
+            until => text(until)?.parse().ok()?,
+        };
+        let left = Duration::from_millis(until.checked_sub(now_ms).filter(|left| *left > 0)?);
+        let seen = Sighting::new(marker.name.clone(), owner.clone(), Some(left));
+        let seen = seen.with_fence(marker.fence);
+        Some(match marker.waiters {
+            Some(waiters) => seen.with_waiters(waiters),
+            None => seen,
+        })
+    });
+    living.collect()
 }
 
 fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, RedisError> {
     let [value, ttl, fence, waiters, granted] = replies else {
         return Ok(None);
     };
-    match value {
-        // The name of a lock once, and something else by now.
-        Value::ServerError(error) if error.code() == "WRONGTYPE" => return Ok(None),
-        Value::ServerError(error) => return Err(error.clone().into()),
-        _ => {}
-    }
     let value = match value {
-        // Free: it is a waiter's turn.
+        Value::ServerError(error) => return Err(error.clone().into()),
+        // The lock is free, and it is a waiter's turn.
         Value::BulkString(value) if value == TURN_MARK.as_bytes() => return Ok(None),
         Value::BulkString(value) => value,
         _ => return Ok(None),
     };
     let remaining = match ttl {
         Value::Int(ms @ 0..) => Some(Duration::from_millis(ms.unsigned_abs())),
-        // It went away between the two.
+        // The lock expired between the two commands.
         Value::Int(-2) => return Ok(None),
         _ => None,
     };
-    let fence = text(fence).and_then(|digits| digits.trim_end_matches('+').parse().ok());
-    // A user who may not read this key sees when the holder asked.
+    let fence = text(fence).and_then(parse_fence).map(|(fence, _)| fence);
+    // If the user may not read this key, the time of the holder's request is shown.
     let granted = text(granted)
         .and_then(|text| text.split_once(':'))
         .and_then(|(token, at_us)| Some((token.parse().ok()?, at_us.parse().ok()?)));

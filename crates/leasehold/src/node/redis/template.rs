@@ -1,8 +1,8 @@
 //! Scripts are put together from pieces, as text.
 //!
-//! A line `-- @name(arguments)` is replaced by the piece of that name. In the piece, `$parameter`
-//! stands for the argument. Pieces may use other pieces. Comments are left out of the result, which
-//! is sent to the server for every connection.
+//! A line `-- @name(arguments)` is replaced by the piece of that name, and `@name(arguments)` within a
+//! line by the expression of that name. In both, `$parameter` stands for the argument. Pieces may use
+//! other pieces. Comments are left out of the result, which is sent to the server for every connection.
 
 /// Pieces by name.
 pub(super) struct Fragments {
@@ -16,18 +16,28 @@ struct Piece {
 }
 
 impl Fragments {
-    /// Reads pieces, each of which begins with a line `-- @@ name(parameters)`.
+    /// Reads pieces, each of which begins with a line `-- @@ name(parameters)`, and expressions,
+    /// each of which is a line `-- @= name(parameters) expression`.
     pub(super) fn parse(source: &str) -> Self {
-        let mut pieces = Vec::<Piece>::new();
+        Self { pieces: Vec::new() }.and(source)
+    }
+
+    /// Adds the pieces of another source.
+    pub(super) fn and(self, source: &str) -> Self {
+        let Self { mut pieces } = self;
+        // An expression is one line, and what follows is no part of it.
+        let mut open = false;
         for line in source.lines() {
-            if let Some(head) = line.strip_prefix("-- @@ ") {
-                let (name, parameters) = read_head(head);
+            let (whole, expression) = (line.strip_prefix("-- @@ "), line.strip_prefix("-- @= "));
+            if let Some(head) = whole.or(expression) {
+                open = whole.is_some();
+                let (name, parameters, rest) = read_head(head);
                 pieces.push(Piece {
-                    name,
+                    name: name.to_owned(),
                     parameters,
-                    body: String::new(),
+                    body: rest.trim_start().to_owned(),
                 });
-            } else if let Some(piece) = pieces.last_mut() {
+            } else if let Some(piece) = pieces.last_mut().filter(|_| open) {
                 piece.body.push_str(line);
                 piece.body.push('\n');
             }
@@ -45,8 +55,8 @@ impl Fragments {
         self
     }
 
-    /// A script with all pieces in place and without comments. A piece that does not exist is an
-    /// error of the script's author, which the tests find: the name stays, and the server refuses it.
+    /// Returns a script with all pieces inserted and without comments. If a piece does not exist,
+    /// its name stays and the server refuses the script; the tests find this.
     pub(super) fn expand(&self, source: &str) -> String {
         let mut code = String::with_capacity(2 * source.len());
         self.expand_into(source, &mut code);
@@ -56,9 +66,8 @@ impl Fragments {
     fn expand_into(&self, source: &str, code: &mut String) {
         for line in source.lines() {
             let text = line.trim_start();
-            let head = text.strip_prefix("-- @").map(read_head);
-            match head {
-                Some((name, arguments)) => match self.pieces.iter().find(|p| p.name == name) {
+            match text.strip_prefix("-- @").map(read_head) {
+                Some((name, arguments, _)) => match self.piece(name) {
                     Some(piece) => self.expand_into(&piece.filled(&arguments), code),
                     None => {
                         code.push_str(text.trim_start_matches("-- "));
@@ -67,18 +76,37 @@ impl Fragments {
                 },
                 None if text.is_empty() || text.starts_with("--") => {}
                 None => {
-                    code.push_str(text);
+                    code.push_str(&self.expand_line(text));
                     code.push('\n');
                 }
             }
         }
+    }
+
+    /// Replaces the expressions in a line of code.
+    fn expand_line(&self, line: &str) -> String {
+        let Some((before, head)) = line.split_once('@') else {
+            return line.to_owned();
+        };
+        let (name, arguments, after) = read_head(head);
+        match self.piece(name) {
+            Some(piece) => {
+                let expression = self.expand_line(piece.filled(&arguments).trim_end());
+                format!("{before}{expression}{}", self.expand_line(after))
+            }
+            None => line.to_owned(),
+        }
+    }
+
+    fn piece(&self, name: &str) -> Option<&Piece> {
+        self.pieces.iter().find(|piece| piece.name == name)
     }
 }
 
 impl Piece {
     fn filled(&self, arguments: &[String]) -> String {
         let mut body = self.body.clone();
-        // The longest first: no parameter is taken for the beginning of another.
+        // The longest first, so that no parameter is mistaken for the beginning of another.
         let mut filled: Vec<_> = self.parameters.iter().zip(arguments).collect();
         filled.sort_by_key(|(parameter, _)| std::cmp::Reverse(parameter.len()));
         for (parameter, argument) in filled {
@@ -88,14 +116,27 @@ impl Piece {
     }
 }
 
-/// `name(a, b)` or `name`.
-fn read_head(head: &str) -> (String, Vec<String>) {
+/// Reads `name(a, b)` or `name`: the name, the arguments, and what follows the closing parenthesis.
+fn read_head(head: &str) -> (&str, Vec<String>, &str) {
     let Some((name, list)) = head.split_once('(') else {
-        return (head.trim().to_owned(), Vec::new());
+        return (head.trim(), Vec::new(), "");
     };
-    let list = list.trim_end().trim_end_matches(')');
-    let items = list.split(", ").map(str::to_owned).collect();
-    (name.to_owned(), items)
+    let (mut arguments, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (at, character) in list.char_indices() {
+        match character {
+            ',' | ')' if depth == 0 => {
+                arguments.push(list[start..at].trim().to_owned());
+                start = at + 1;
+                if character == ')' {
+                    break;
+                }
+            }
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    (name, arguments, &list[start..])
 }
 
 #[cfg(test)]
@@ -110,6 +151,9 @@ mod tests {
              -- Sets it.\n\
              call('SET', $key, 'PX', $key_ms)\n\
              \n\
+             -- @= first(list) $list[1]\n\
+             -- @= both(a, b) ($a and @first($b))\n\
+             \n\
              -- @@ twice(key)\n\
              -- @set($key, '1')\n\
              -- @set(KEYS[2], '2')\n",
@@ -123,5 +167,9 @@ mod tests {
              end\nreturn 1\n"
         );
         assert_eq!(fragments.expand("  -- @missing(a)\n"), "@missing(a)\n");
+        assert_eq!(
+            fragments.expand("if @both(f(x, y), KEYS) or @first(ARGV) then\n"),
+            "if (f(x, y) and KEYS[1]) or ARGV[1] then\n"
+        );
     }
 }

@@ -1,6 +1,7 @@
-//! Holds the scripts against the rules: the same requests in the same order, on a real
-//! server and on the in-memory node (which calls the rules), get the same answers and
-//! leave the same behind.
+//! Compares the scripts with the rules: the same requests in the same order, on a real server and on
+//! the in-memory node (which calls the rules), must get the same answers and leave the same locks.
+
+mod permits;
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -9,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use leasehold_testkit::{FrozenClock, RedisServer};
 use proptest::prelude::*;
@@ -18,13 +19,13 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use super::scripts::TURN_MARK;
 use super::{RedisNode, Roster, Target};
 use crate::base::clock::{Clock, Moment, TimeSource};
-use crate::base::holder::Holder;
+use crate::base::holder::{Holder, kept_result};
 use crate::base::name::Name;
 use crate::node::memory::MemoryNode;
 use crate::node::rules::Constants;
 use crate::node::{
-    Call, Claim, DEAD_AFTER, HANDED_OVER, LINE_KEPT, Node, NodeError, ORDER_KNOWN_AFTER, TURN,
-    Tally, Verb, Vote,
+    ANNOUNCED_TO, Call, Claim, DEAD_AFTER, HANDED_OVER, LINE_KEPT, Mode, Node, NodeError,
+    ORDER_KNOWN_AFTER, Sighting, TURN, Tally, Verb, Vote,
 };
 use crate::node::{NodeSettings, VERIFY_AFTER};
 
@@ -32,13 +33,18 @@ use crate::node::{NodeSettings, VERIFY_AFTER};
 #[derive(Clone, Copy, Debug)]
 struct Step {
     verb: Verb,
+    mode: Mode,
     name: u8,
     owner: u8,
+    /// The owner of the exclusive claim with the same token that a shared one replaces.
+    replaces: Option<u8>,
     above_floor: i64,
     /// No other node votes on the claim.
     alone: bool,
     /// It has no token.
     plain: bool,
+    /// A release that keeps the name leaves a result there.
+    result: bool,
     ttl: Duration,
     /// How long passes before it, on both nodes.
     after: Duration,
@@ -60,12 +66,12 @@ const TTLS: [Duration; 4] = [
 /// the nodes agree about nothing else. A random run passes less than a third of this.
 const RUN_LIMIT: Duration = Duration::from_secs(20 * 3600);
 
-/// All time passes in steps of this many ms. No time that a node goes by is a multiple of it: a key
-/// of a Redis server lives on for the very millisecond in which it expires, a lock of the rules does
-/// not.
+/// Time passes in steps of this many ms. No time limit of a node is a multiple of it, because a key
+/// of a Redis server still exists during the millisecond in which it expires, and a lock of the
+/// rules does not.
 const TICK_MS: u64 = 7;
 
-/// Mostly nothing; or just up to, or just beyond, some time that a node goes by.
+/// Mostly zero, or slightly less or more than a time limit of a node.
 fn pauses() -> impl Strategy<Value = Duration> {
     let limits = [ORDER_KNOWN_AFTER, TURN, HANDED_OVER, DEAD_AFTER, LINE_KEPT];
     let ticks = limits
@@ -82,12 +88,12 @@ fn pauses() -> impl Strategy<Value = Duration> {
     ]
 }
 
-/// A claim is of one node or of several, and stays so.
+/// Whether the claim is on one node or on several does not change.
 fn is_alone(owner: u8) -> bool {
     owner % 2 == 1
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps(modes: BoxedStrategy<Mode>) -> impl Strategy<Value = Vec<Step>> {
     let hour = Some(Duration::from_secs(3600));
     let verb = prop_oneof![
         4 => Just(Verb::Acquire),
@@ -105,15 +111,22 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(3_600_000_000i64),
     ];
     let ttl = prop::sample::select(&TTLS[..]);
-    let step = (verb, 0..2u8, 0..4u8, above_floor, 0..5u8, ttl, pauses()).prop_map(|step| {
-        let (verb, name, owner, above_floor, plain, ttl, after) = step;
+    let who = (0..2u8, 0..4u8, prop::option::of(0..4u8));
+    let kind = (0..5u8, any::<bool>());
+    let step = (verb, modes, who, above_floor, kind, ttl, pauses()).prop_map(|step| {
+        let (verb, mode, who, above_floor, (plain, result), ttl, after) = step;
+        let (name, owner, replaces) = who;
+        let shared = mode == Mode::Shared;
         Step {
             verb,
+            mode,
             name,
             owner,
+            replaces: replaces.filter(|_| shared && verb == Verb::Extend),
             above_floor,
             alone: is_alone(owner),
-            plain: plain == 0,
+            plain: plain == 0 && !shared,
+            result: result && !shared,
             ttl,
             after,
         }
@@ -121,12 +134,22 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// Passes the answer on.
+/// Exclusive claims only, as before there were readers.
+fn writers() -> BoxedStrategy<Mode> {
+    Just(Mode::Exclusive).boxed()
+}
+
+/// Readers and writers.
+fn both_modes() -> BoxedStrategy<Mode> {
+    prop_oneof![1 => Just(Mode::Exclusive), 2 => Just(Mode::Shared)].boxed()
+}
+
+/// Sends the answer to a channel.
 struct Answers(mpsc::Sender<Result<Vote, NodeError>>);
 
 impl Tally for Answers {
     fn count(self: Arc<Self>, _: usize, answer: Result<Vote, NodeError>) {
-        // After a failure nobody listens any more.
+        // After a failure the receiver is gone.
         let _ = self.0.send(answer);
     }
 }
@@ -142,14 +165,28 @@ fn claim(step: Step, prefix: impl Display, floor: u64) -> Claim {
         false => floor.saturating_add_signed(step.above_floor),
         true => 0,
     };
-    Claim::new(
-        Name::new(format!("{prefix}-{}", step.name)).expect("a name"),
-        // As a real one: the first 40 characters are the secret, and it tells the token.
-        format!("{:040}:{token}:1@host:{}", step.owner, step.above_floor).into_bytes(),
-        token,
-        step.ttl,
-    )
-    .on_one_node(step.alone)
+    let name = Name::new(format!("{prefix}-{}", step.name)).expect("a name");
+    let owner = owner_value(step, step.owner, step.mode, token);
+    let claim = Claim::new(name, &*owner, token, step.ttl).on_one_node(step.alone);
+    if step.result {
+        let result = format!("result of\n{}", step.owner);
+        claim.leave_behind(kept_result(&owner, token, UNIX_EPOCH, result.as_bytes()));
+    }
+    match step.replaces {
+        // Its token is below that of the shared claim, as in a block.
+        Some(owner) => claim.replacing(owner_value(step, owner, Mode::Exclusive, token - 1)),
+        None => claim,
+    }
+}
+
+/// Like a real one: the first 40 characters are the secret, and it contains the token and the mode.
+fn owner_value(step: Step, owner: u8, mode: Mode, token: u64) -> Vec<u8> {
+    let shared = if mode == Mode::Shared { "s" } else { "" };
+    let above_floor = match mode == step.mode {
+        true => step.above_floor,
+        false => step.above_floor - 1,
+    };
+    format!("{owner:040}:{token}{shared}:1@host:{above_floor}").into_bytes()
 }
 
 fn call(step: Step, claim: Claim) -> (Call, mpsc::Receiver<Result<Vote, NodeError>>) {
@@ -160,19 +197,20 @@ fn call(step: Step, claim: Claim) -> (Call, mpsc::Receiver<Result<Vote, NodeErro
     (call, receiver)
 }
 
-/// An answer without what differs from clock to clock.
+/// Describes an answer without what depends on the clock.
 fn relative(answer: Result<Vote, NodeError>, floor: u64) -> String {
-    told(answer, |fence| fence.wrapping_sub(floor) as i64)
+    describe(answer, |fence| fence.wrapping_sub(floor) as i64)
 }
 
-/// As well without what a release may do or not where all tokens are even: raise the fence by one.
+/// The same, without what a release may or may not do if all tokens are even: raise the fence by
+/// one.
 fn roughly(answer: Result<Vote, NodeError>, floor: u64) -> String {
-    told(answer, |fence| {
+    describe(answer, |fence| {
         (fence.wrapping_sub(floor) as i64).div_euclid(2)
     })
 }
 
-fn told(answer: Result<Vote, NodeError>, above: impl Fn(u64) -> i64) -> String {
+fn describe(answer: Result<Vote, NodeError>, above: impl Fn(u64) -> i64) -> String {
     match answer.expect("both nodes work") {
         Vote::Held {
             holder,
@@ -182,8 +220,14 @@ fn told(answer: Result<Vote, NodeError>, above: impl Fn(u64) -> i64) -> String {
             ..
         } => {
             let label = holder.label.unwrap_or_default();
-            let fence = above(fence);
-            format!("held by {label} for {remaining:?}, fence {fence}, place {place:?}")
+            let (fence, left) = (above(fence), (holder.kept, holder.result));
+            let left = left
+                .1
+                .map(|result| result.bytes)
+                .or(left.0.then(Arc::default));
+            format!(
+                "held by {label} with {left:?} for {remaining:?}, fence {fence}, place {place:?}"
+            )
         }
         Vote::Stale { fence, .. } => format!("stale, fence {}", above(fence)),
         Vote::Ahead { fence, .. } => format!("ahead, fence {}", above(fence)),
@@ -203,17 +247,20 @@ struct Pair {
     memory: MemoryNode,
     floors: (u64, u64),
     round: Cell<u64>,
-    /// What names begin with.
+    /// The prefix of names.
     tag: &'static str,
 }
 
 const WARM: Step = Step {
     verb: Verb::Release { keep: None },
+    mode: Mode::Exclusive,
     name: 0,
     owner: 0,
+    replaces: None,
     above_floor: 1,
     alone: false,
     plain: false,
+    result: false,
     ttl: TTLS[3],
     after: Duration::ZERO,
 };
@@ -278,6 +325,7 @@ impl Pair {
             connect_timeout: Duration::from_secs(10),
             verify_after: VERIFY_AFTER,
             clock: Clock::default(),
+            seed: 1,
             tls: crate::node::Tls::default(),
         };
         let target = Target::parse(&server.url(), &settings).unwrap();
@@ -338,12 +386,13 @@ impl Pair {
         outcome.unwrap();
     }
 
-    /// What the names of this round begin with.
+    /// The prefix of the names of this round.
     fn prefix(&self) -> String {
         format!("{}{}", self.tag, self.round.get())
     }
 
-    /// Both do the same, and answer the same. Returns that answer.
+    /// Sends the same request to both nodes, and checks that they answer the same. Returns the
+    /// answer.
     fn both(&self, step: Step) -> Result<String, TestCaseError> {
         self.pass(step.after);
         let prefix = self.prefix();
@@ -356,9 +405,9 @@ impl Pair {
     }
 
     /// Compares the nodes by random requests.
-    fn obey_the_rules(&self, cases: u32) {
+    fn obey_the_rules(&self, cases: u32, modes: BoxedStrategy<Mode>) {
         let (asked, granted) = (Cell::new(0), Cell::new(0));
-        self.compare(cases, &steps(), |steps| {
+        self.compare(cases, &steps(modes), |steps| {
             for (index, step) in steps.iter().enumerate() {
                 let failed = |why| format!("step {index} of {steps:?}: {why}");
                 let answer = self.both(*step);
@@ -377,18 +426,44 @@ impl Pair {
         );
     }
 
-    /// Both have left the same behind.
+    /// The labels of the holders on the server, and when they expire, as a client would see them.
+    fn readers(&self, key: &str) -> Vec<(Option<String>, Option<Duration>)> {
+        let name = Name::new(key).expect("a name");
+        let seen = self.runtime.block_on(self.redis.survey(Some(&name)));
+        holders(seen.expect("the server works"))
+    }
+
+    fn readers_in_memory(&self, key: &str) -> Vec<(Option<String>, Option<Duration>)> {
+        let name = Name::new(key).expect("a name");
+        let seen = self.runtime.block_on(self.memory.survey(Some(&name)));
+        holders(seen.expect("it never fails"))
+    }
+
+    /// Checks that both nodes have the same locks.
     fn same_locks(&self, names: u8) -> Result<(), TestCaseError> {
         for name in 0..names {
             let key = format!("{}-{name}", self.prefix());
             let value = self.memory.get(&Name::new(&key).expect("a name"));
-            let label = |value: Vec<u8>| Holder::parse(&value).label;
+            let label = |value: Vec<u8>| {
+                let holder = Holder::parse(&value);
+                (holder.label, holder.kept, holder.result)
+            };
             let theirs = self.server.get(key.as_bytes());
             let theirs = theirs.filter(|value| value != TURN_MARK.as_bytes());
             prop_assert_eq!(theirs.map(label), value.map(label));
+            prop_assert_eq!(self.readers(&key), self.readers_in_memory(&key));
         }
         Ok(())
     }
+}
+
+fn holders(seen: Vec<Sighting>) -> Vec<(Option<String>, Option<Duration>)> {
+    let mut holders: Vec<_> = seen
+        .into_iter()
+        .map(|seen| (seen.holder.label, seen.remaining))
+        .collect();
+    holders.sort();
+    holders
 }
 
 #[test]
@@ -409,13 +484,20 @@ fn the_scripts_obey_the_rules() {
     let vote = ask(redis, below_floor, 0, floors.0).expect("a vote");
     assert!(matches!(vote, Vote::Stale { .. }), "{vote:?}");
 
-    pair.obey_the_rules(800);
+    pair.obey_the_rules(800, writers());
+}
+
+#[test]
+fn the_scripts_of_readers_obey_the_rules() {
+    Pair::start().obey_the_rules(800, both_modes());
 }
 
 /// The same where requests declare all keys of their scripts.
 #[test]
 fn the_scripts_obey_the_rules_on_a_cluster() {
-    Pair::start_on_cluster().obey_the_rules(300);
+    let pair = Pair::start_on_cluster();
+    pair.obey_the_rules(200, writers());
+    pair.obey_the_rules(200, both_modes());
 }
 
 /// A day after the start, the floor no longer decides: a missing fence reads as `now − F`, and moves
@@ -449,8 +531,8 @@ fn the_scripts_read_a_missing_fence_as_a_day_ago() {
 const OWNERS: u8 = 8;
 
 /// A few claims of one name that stand in line and are handed the lock, again and again; and whether
-/// their releases are settled if they may be.
-fn lines() -> impl Strategy<Value = (bool, Vec<(Step, bool)>)> {
+/// their releases are plain deletes where that is allowed.
+fn lines(mode_of: fn(u8) -> Mode) -> impl Strategy<Value = (bool, Vec<(Step, bool)>)> {
     let verb = prop_oneof![
         1 => Just(Verb::Acquire),
         6 => Just(Verb::Wait),
@@ -458,37 +540,51 @@ fn lines() -> impl Strategy<Value = (bool, Vec<(Step, bool)>)> {
         3 => Just(WARM.verb),
     ];
     let step = (verb, 0..OWNERS, any::<bool>(), pauses());
-    let step = step.prop_map(|(verb, owner, settled, after)| {
+    let step = step.prop_map(move |(verb, owner, nothing_in_flight, after)| {
         let step = Step {
             verb,
+            mode: mode_of(owner),
             owner,
             after,
             ttl: TTLS[2],
             above_floor: 2 + i64::from(owner) * 2,
             ..WARM
         };
-        (step, settled)
+        (step, nothing_in_flight)
     });
     (any::<bool>(), prop::collection::vec(step, 1..60))
 }
 
 #[test]
 fn the_scripts_obey_the_rules_in_a_line() {
+    obey_the_rules_in_a_line(|_| Mode::Exclusive);
+}
+
+/// Three readers, and a writer between them and the next three.
+#[test]
+fn the_scripts_of_readers_obey_the_rules_in_a_line() {
+    obey_the_rules_in_a_line(|owner| match owner % 4 {
+        3 => Mode::Exclusive,
+        _ => Mode::Shared,
+    });
+}
+
+fn obey_the_rules_in_a_line(mode_of: fn(u8) -> Mode) {
     let pair = Pair::start();
-    pair.compare(500, &lines(), |(alone, steps)| {
+    pair.compare(500, &lines(mode_of), |(alone, steps)| {
         let round = pair.round.get();
         let (mut granted, mut over) = ([false; OWNERS as usize], [false; OWNERS as usize]);
-        for (index, &(step, settled)) in steps.iter().enumerate() {
+        for (index, &(step, nothing_in_flight)) in steps.iter().enumerate() {
             let step = Step { alone, ..step };
             let owner = usize::from(step.owner);
             if over[owner] {
                 continue;
             }
-            // Nothing of a claim comes after a release that was settled.
-            over[owner] = settled && granted[owner] && step.verb == WARM.verb;
+            // Nothing of a claim comes after a plain delete.
+            over[owner] = nothing_in_flight && granted[owner] && step.verb == WARM.verb;
             pair.pass(step.after);
             let (call, answer) = call(step, claim(step, round, pair.floors.0));
-            pair.redis.submit(call.settled(over[owner]));
+            pair.redis.submit(call.with_nothing_in_flight(over[owner]));
             let theirs = roughly(answer.recv().expect("an answer"), pair.floors.0);
             let ours = roughly(ask(&pair.memory, step, round, pair.floors.1), pair.floors.1);
             granted[owner] = ours == format!("{:?}", Vote::Granted);
@@ -498,10 +594,10 @@ fn the_scripts_obey_the_rules_in_a_line() {
     });
 }
 
-/// Whoever overtook it without standing in line, as one does that joins its lease here: a ticket
-/// that is not above the fence, or not above the floor, is granted nothing.
+/// A ticket that is not above the fence or the floor is granted nothing. A claim can overtake it
+/// without waiting in line: an EXTEND that joins its lease on this node.
 #[test]
-fn a_ticket_that_was_overtaken_is_handed_nothing() {
+fn a_ticket_that_was_overtaken_is_granted_nothing() {
     let pair = Pair::start();
     let (server, floor) = (&pair.server, pair.floors.0);
     let step = |verb, above_floor| Step {
@@ -510,12 +606,13 @@ fn a_ticket_that_was_overtaken_is_handed_nothing() {
         alone: true,
         ..WARM
     };
-    for (prefix, settled) in [(1, true), (2, false)] {
+    for (prefix, nothing_in_flight) in [(1, true), (2, false)] {
         let ask = |step| ask(&*pair.redis, step, prefix, floor).expect("a vote");
         let release = |above_floor| {
             let step = step(WARM.verb, above_floor);
             let (call, answer) = call(step, claim(step, prefix, floor));
-            pair.redis.submit(call.settled(settled));
+            pair.redis
+                .submit(call.with_nothing_in_flight(nothing_in_flight));
             let vote = answer.recv().expect("an answer").expect("a vote");
             assert_eq!(vote, Vote::Released { held: true });
         };
@@ -532,7 +629,7 @@ fn a_ticket_that_was_overtaken_is_handed_nothing() {
         assert_eq!(server.get(lock.as_bytes()), None, "handed to an old ticket");
 
         // A release that raises the fence burns the next token.
-        if !settled {
+        if !nothing_in_flight {
             assert_eq!(ask(step(Verb::Acquire, 8)), Vote::Granted);
             let vote = ask(step(Verb::Wait, 9));
             assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
@@ -634,16 +731,18 @@ fn no_script_touches_a_key_that_its_request_does_not_declare() {
             }
         }
     });
-    pair.obey_the_rules(100);
+    pair.obey_the_rules(100, writers());
+    pair.obey_the_rules(100, both_modes());
     assert_eq!(pair.server.command(&[b"ECHO", b"done"]), "$4\r\ndone\r\n");
     let (scripts, commands) = watching.join().expect("no undeclared key");
-    // ACQUIRE, WAIT, EXTEND, two kinds of RELEASE, and locks without a token.
-    assert!(scripts >= 6, "{scripts} scripts");
+    // ACQUIRE, WAIT, EXTEND, two kinds of RELEASE, locks without a token, and readers: WAIT, and all
+    // else.
+    assert!(scripts >= 8, "{scripts} scripts");
     assert!(commands > 1000, "{commands} commands of scripts");
 }
 
-/// The first in line joined so lately that it is only notified. Until its ACQUIRE arrives, the key
-/// must not look free to a client that does not know the line.
+/// The first in line joined so recently that it is only notified. Until its ACQUIRE arrives, the key
+/// must not look free to a client that does not know about the line.
 #[test]
 fn another_library_does_not_overtake_the_first_in_line() {
     let pair = Pair::start();
@@ -671,19 +770,89 @@ fn another_library_does_not_overtake_the_first_in_line() {
         "$-1\r\n",
         "the other library overtook the waiter"
     );
-    // Nor does a claim of ours that comes later.
+    // A later claim of leasehold does not overtake it either.
     let vote = ask(Verb::Acquire, 2, a_moment);
     assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
     assert_eq!(ask(Verb::Wait, 1, none), Vote::YourTurn);
     assert_eq!(ask(Verb::Acquire, 1, none), Vote::Granted);
-    // With the line goes the mark.
+    // The mark is removed together with the line.
     ask(WARM.verb, 1, none);
     assert_eq!(ask(Verb::Wait, 3, none), Vote::YourTurn);
     ask(WARM.verb, 3, none);
     assert_eq!(foreign(), "+OK\r\n");
 }
 
-/// What becomes of the names before, and then one call for each of them.
+/// A version without readers drops W when it finds a line empty, and may hand the lock to a reader in
+/// line as if it were exclusive. Leases of readers end then. Nothing is granted twice.
+#[test]
+fn an_older_version_ends_leases_of_readers_and_breaks_nothing() {
+    let pair = Pair::start();
+    let step = |verb, mode, above_floor| Step {
+        verb,
+        mode,
+        above_floor,
+        ..WARM
+    };
+    let ask = |step| ask(&*pair.redis, step, 0, pair.floors.0).expect("a vote");
+    assert_eq!(ask(step(Verb::Acquire, Mode::Shared, 4)), Vote::Granted);
+    assert_eq!(ask(step(Verb::Acquire, Mode::Shared, 2)), Vote::Granted);
+    let fence = "leasehold:fence:{0-0}";
+    let text = pair.server.get(fence.as_bytes()).expect("a fence");
+    let text = String::from_utf8(text).expect("digits");
+    let (highest, _) = text.split_once('/').expect("two numbers");
+    assert_eq!(highest, (pair.floors.0 + 4).to_string());
+    // An older version sees a lock of another owner, and F.
+    let marker = pair.server.get(b"0-0").expect("a marker");
+    assert!(marker.starts_with(b"shared:"), "{}", marker.escape_ascii());
+    let set = [&b"SET"[..], fence.as_bytes(), highest.as_bytes()];
+    assert_eq!(pair.server.command(&set), "+OK\r\n");
+    for above_floor in [2, 4] {
+        let vote = ask(step(Verb::Extend, Mode::Shared, above_floor));
+        assert!(matches!(vote, Vote::Lost { .. }), "{vote:?}");
+    }
+    let vote = ask(step(Verb::Acquire, Mode::Exclusive, 6));
+    assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+    for above_floor in [2, 4] {
+        let vote = ask(step(WARM.verb, Mode::Shared, above_floor));
+        assert_eq!(vote, Vote::Released { held: true });
+    }
+    let reader = claim(step(WARM.verb, Mode::Shared, 8), 0, pair.floors.0);
+    let set = [&b"SET"[..], b"0-0", reader.owner(), b"PX", b"2000"];
+    assert_eq!(pair.server.command(&set), "+OK\r\n");
+    let vote = ask(step(Verb::Acquire, Mode::Exclusive, 10));
+    assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+    assert_eq!(
+        ask(step(WARM.verb, Mode::Shared, 8)),
+        Vote::Released { held: true }
+    );
+    assert_eq!(ask(step(Verb::Acquire, Mode::Exclusive, 10)), Vote::Granted);
+}
+
+/// Readers leave a marker at the key, which keeps other libraries out; and the other way round.
+#[test]
+fn another_library_and_readers_exclude_each_other() {
+    let pair = Pair::start();
+    let ask = |verb| {
+        let step = Step {
+            verb,
+            mode: Mode::Shared,
+            ..WARM
+        };
+        ask(&*pair.redis, step, 0, pair.floors.0).expect("a vote")
+    };
+    let foreign = || {
+        let set = [&b"SET"[..], b"0-0", b"shared:mine", b"NX", b"PX", b"60000"];
+        pair.server.command(&set)
+    };
+    assert_eq!(ask(Verb::Acquire), Vote::Granted);
+    assert_eq!(foreign(), "$-1\r\n");
+    ask(WARM.verb);
+    assert_eq!(foreign(), "+OK\r\n");
+    let vote = ask(Verb::Acquire);
+    assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+}
+
+/// Requests that prepare the names, and then one call for each name.
 fn bursts() -> impl Strategy<Value = Vec<(Vec<Step>, Step)>> {
     let step = |verb: Verb| {
         // Tokens have others between them: a release may raise the fence by one, or not.
@@ -748,21 +917,21 @@ fn the_scripts_of_many_obey_the_rules() {
         calls.set(calls.get() + steps.len());
         pair.same_locks(u8::try_from(steps.len()).expect("few"))
     });
-    // They did share.
+    // Calls did share scripts.
     assert!(
         scripts.get() < calls.get(),
         "{scripts:?} scripts for {calls:?} calls"
     );
 }
 
-/// Or it would take the lock, or a place in the line, for nobody.
+/// Such a request would acquire the lock, or a place in line, for a claim that is no longer used.
 #[test]
-fn what_was_given_back_meanwhile_is_not_sent() {
+fn requests_of_a_released_claim_are_not_sent() {
     let pair = Pair::start();
     for verb in [Verb::Acquire, Verb::Wait, Verb::Extend, WARM.verb] {
         let step = Step { verb, ..WARM };
         let claim = claim(step, 0, pair.floors.0);
-        claim.give_back();
+        claim.mark_released();
         let (call, answer) = call(step, claim);
         pair.redis.submit(call);
         match answer.recv().expect("an answer") {
@@ -770,5 +939,100 @@ fn what_was_given_back_meanwhile_is_not_sent() {
             Err(error) => assert!(verb != WARM.verb && error.had_no_effect(), "{error}"),
         }
         assert_eq!(pair.server.get(b"0-0"), None);
+    }
+}
+
+/// A result is announced to the first hundred in line, and to nobody without one.
+#[test]
+fn a_result_is_announced_to_the_first_hundred() {
+    let pair = Pair::start();
+    let floor = pair.floors.0;
+    for (prefix, result, expected) in [(1, true, ANNOUNCED_TO), (2, false, 0)] {
+        let mut subscriber =
+            TcpStream::connect(("127.0.0.1", pair.server.port())).expect("connected");
+        let timeout = Some(Duration::from_secs(30));
+        subscriber.set_read_timeout(timeout).expect("a timeout");
+        subscriber
+            .write_all(b"PSUBSCRIBE leasehold:bell:*\r\n")
+            .expect("sent");
+        let mut messages = BufReader::new(subscriber).lines();
+        let mut next = |prefix: &str| {
+            let is_it = |line: &String| line.starts_with(prefix);
+            messages
+                .by_ref()
+                .map(|line| line.expect("a line"))
+                .find(is_it)
+        };
+        next(":1").expect("subscribed");
+        let step = |verb, above_floor| Step {
+            verb,
+            above_floor,
+            result,
+            owner: u8::try_from(above_floor).expect("small"),
+            ..WARM
+        };
+        let ask = |step| ask(&*pair.redis, step, prefix, floor).expect("a vote");
+        assert_eq!(ask(step(Verb::Acquire, 1)), Vote::Granted);
+        let line: Vec<_> = (2..=105).map(|ticket| step(Verb::Wait, ticket)).collect();
+        let watches: Vec<_> = line
+            .iter()
+            .map(|step| {
+                let signals = crate::quorum::WaitSignals::new(1);
+                let claim = claim(*step, prefix, floor);
+                (pair.redis.watch(&claim, &signals.notifier(0)), signals)
+            })
+            .collect();
+        for waiter in line {
+            let vote = ask(waiter);
+            assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+        }
+        let keep = Some(Duration::from_secs(3600));
+        assert_eq!(
+            ask(step(Verb::Release { keep }, 1)),
+            Vote::Released { held: true }
+        );
+        let publish: [&[u8]; 3] = [b"PUBLISH", b"leasehold:bell:x", b"Zend"];
+        assert!(pair.server.command(&publish).starts_with(":"));
+        let mut announced = 0;
+        while let Some(line) = next("") {
+            announced +=
+                usize::from(line.starts_with('A') && line.ends_with(&format!(" {prefix}-0")));
+            assert!(!line.starts_with('G') && !line.starts_with('T'), "{line}");
+            if line == "Zend" {
+                break;
+            }
+        }
+        assert_eq!(announced, expected);
+        drop(watches);
+    }
+}
+
+/// A missing fence would not be dangerous, but the name would not be listed any more.
+#[test]
+fn the_fence_lives_as_long_as_the_name_is_kept() {
+    let pair = Pair::start();
+    let year = Duration::from_secs(366 * 24 * 3600);
+    for (prefix, has_line) in [(1, false), (2, true)] {
+        let ask = |verb, above_floor| {
+            let step = Step {
+                verb,
+                above_floor,
+                result: true,
+                ..WARM
+            };
+            ask(&*pair.redis, step, prefix, pair.floors.0).expect("a vote")
+        };
+        assert_eq!(ask(Verb::Acquire, 1), Vote::Granted);
+        if has_line {
+            let vote = ask(Verb::Wait, 2);
+            assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+        }
+        let keep = Some(year);
+        let released = ask(Verb::Release { keep }, 1);
+        assert_eq!(released, Vote::Released { held: true });
+        let fence = format!("leasehold:fence:{{{prefix}-0}}");
+        let reply = pair.server.command(&[b"PTTL", fence.as_bytes()]);
+        let left: u128 = reply[1..].trim_end().parse().expect("a number");
+        assert!(left > year.as_millis(), "{left} ms");
     }
 }

@@ -1,6 +1,8 @@
 -- WAIT: joins the line of the lock, or says that the waiter is still there.
 -- Restates `rules::wait` and `record::vote`. The constants in capitals stand before this text; see
--- scripts.rs. Lines that begin with `-- @` are replaced; see fragments.lua.
+-- scripts.rs. Lines that begin with `-- @` are replaced; see fragments.lua. There are two of these
+-- scripts, for exclusive and for shared claims, which differ in what wait_exclusive.lua and
+-- wait_shared.lua say.
 --
 -- KEYS as in acquire.lua.
 -- ARGV[1] owner value   ARGV[2] token   ARGV[3] the channel and the proof of a grant, or empty
@@ -23,14 +25,14 @@ local known, holder, joins = found[2], found[3], nil
 -- before this one. All that is to be done is to enter it there, or to note that it lives. Numbers of
 -- 16 digits compare as text, as in hand_over.lua.
 if holder and holder ~= owner and holder ~= TURN and known and #known == 17
-  and string.byte(known, 17) == 43 and #token == 16 and known < token and FLOOR16 < token then
+  and @has_line(known) and #token == 16 and known < token and FLOOR16 < token then
   -- @clock
   if (token <= now or tonumber(token) <= now + S) and string.find(known, '^%d+%+$') then
     joins = call('ZADD', SEEN, now, owner) == 1
     local entry
     if joins then
       entry = (ARGV[4] or now) .. ':' .. ARGV[3]
-      call('ZADD', LINE, token, owner)
+      call('ZADD', LINE, @place(token), owner)
       call('HSET', BELL, owner, entry)
     else
       entry = call('HGET', BELL, owner)
@@ -55,26 +57,22 @@ end
 
 -- @prelude
 local now, value = clock(), redis.call('GET', LOCK)
-local fence, first = effective(known, now), nil
+local fence, first = @need(known), nil
 owner, token = value ~= TURN and value, tonumber(token)
-local ahead = token > now + S
-if ahead or fence >= token then
+local ahead, share = token > now + S, nil
+-- @find_share
+if ahead or fence >= token or share then
   if has_line(known) then
     leave(ARGV[1])
     owner, known = serve(value, known, now, ARGV[1], true)
-    fence = effective(known, now)
+    fence = @need(known)
   end
-  if owner == ARGV[1] and fence == token and FLOOR < token and is_fence(known, ARGV[2]) then
-    -- It waits for other nodes, and keeps this one meanwhile. Nothing is shortened.
-    if redis.call('PTTL', LOCK) < tonumber(HANDED_OVER_MS) then
-      redis.call('PEXPIRE', LOCK, HANDED_OVER_MS)
-    end
-    return {'GRANTED', ARGV[2], now}
-  end
+  -- It waits for other nodes, and keeps this one meanwhile. Nothing is shortened.
+  -- @granted_before
   return {ahead and 'AHEAD' or 'STALE', ARGV[2], fence, now}
 end
 if joins == nil then redis.call('ZADD', SEEN, now, ARGV[1]) end
-if not joins then joins = redis.call('ZADD', LINE, ARGV[2], ARGV[1]) == 1 end
+if not joins then joins = redis.call('ZADD', LINE, @place(ARGV[2]), ARGV[1]) == 1 end
 local since, bell
 if not joins then since, bell = look_up(ARGV[1]) end
 if bell ~= ARGV[3] then
@@ -82,17 +80,18 @@ if bell ~= ARGV[3] then
   redis.call('HSET', BELL, ARGV[1], entry)
 end
 if not known then
-  known = digits(fence) .. '+'
+  known = @with_line(digits(effective(known, now)))
   redis.call('SET', FENCE, known, 'PX', FENCE_MS)
 elseif not has_line(known) then
-  known = known .. '+'
+  known = @with_line(known)
   redis.call('SET', FENCE, known, 'KEEPTTL')
 end
 -- @refresh_line
 owner, known, first = serve(value, known, now, ARGV[1], true)
 local place = redis.call('ZRANK', LINE, ARGV[1])
-if owner == ARGV[1] or first == ARGV[1] then return {place and 'TURN' or 'GRANTED', ARGV[2], now} end
-fence = effective(known, now)
+-- @granted_now
+if first == ARGV[1] then return {'TURN', ARGV[2], now} end
+fence = @need(known)
 if fence >= token then
   -- The lock was just handed to a waiter whose ticket is not below this one: this ticket cannot win
   -- any more, and does not stay in line.

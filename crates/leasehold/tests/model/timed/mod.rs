@@ -16,10 +16,12 @@ mod steps;
 use stateright::{Model, Property};
 
 use crate::bits::Bits;
+use crate::check::changed;
 use crate::fault::Fault;
 use crate::node::{Record, Rules};
 
 pub const EXCLUSIVE: &str = "at most one client trusts its lease";
+pub const KEPT: &str = "while a majority keeps a result, no client has the lease";
 
 const NODES: usize = 3;
 const MAJORITY: usize = 2;
@@ -44,6 +46,8 @@ pub struct Scenario<const A: usize> {
     /// Claims stand in line: the nodes keep their ACQUIRE until it can be granted. Clients may
     /// learn that no node has granted it yet, and may send it again.
     pub waits: bool,
+    /// Holders may release their lease with a result, which the nodes keep for this long; 0: never.
+    pub keep: u8,
     /// How often some node restarts with empty memory.
     pub restarts: u8,
     /// How long it does not vote after a restart.
@@ -64,6 +68,11 @@ impl<const A: usize> Scenario<A> {
     /// For how long, in real time, a client may trust a lease.
     fn trusted(&self) -> u8 {
         self.ttl - self.drift + self.client_error
+    }
+
+    /// For how long, in real time, a result counts at least: the clock of a node may be fast.
+    fn counts(&self) -> u8 {
+        self.keep.saturating_sub(self.node_error)
     }
 
     /// Rule: a new owner value for every attempt.
@@ -101,6 +110,8 @@ struct Node {
     granted: Bits,
     /// The attempts whose present EXTEND it granted.
     extended: Bits,
+    /// The attempts whose result it has confirmed, while that can still matter.
+    stored: Bits,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -114,6 +125,20 @@ struct Attempt {
     /// How long ago the present EXTEND was sent.
     extending: Option<u8>,
     extensions: Extensions,
+    result: Sent,
+}
+
+/// A release with a result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Sent {
+    #[default]
+    No,
+    /// This long ago. It counts once a majority has confirmed it.
+    Unconfirmed(u8),
+    /// This long ago, and a majority has confirmed it.
+    Counts(u8),
+    /// So long ago that the period is over.
+    Over,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -150,6 +175,9 @@ pub enum Step {
     Acquired { attempt: u8 },
     End { attempt: u8 },
     ReleaseArrives { attempt: u8, node: u8 },
+    Keep { attempt: u8 },
+    KeepArrives { attempt: u8, node: u8 },
+    Stored { attempt: u8 },
     StartExtending { attempt: u8 },
     ExtendArrives { attempt: u8, node: u8 },
     EarlierExtendArrives { attempt: u8, node: u8 },
@@ -182,12 +210,7 @@ impl<const A: usize> Model for Timed<A> {
     }
 
     fn next_state(&self, before: &Self::State, step: Step) -> Option<Self::State> {
-        let mut after = *before;
-        self.take(step, &mut after);
-        // A step that changes nothing leads to no new state.
-        if after == *before {
-            return None;
-        }
+        let mut after = changed(before, |after| self.take(step, after))?;
         after.nodes.sort_unstable();
         Some(after)
     }
@@ -207,6 +230,24 @@ impl<const A: usize> Model for Timed<A> {
                     let extended = |a: &Attempt| a.extensions == Extensions::Succeeded;
                     s.attempts.iter().any(extended) && s.holders().any(|holder| !extended(holder))
                 },
+            ));
+        }
+        if self.scenario.keep > 0 {
+            properties.push(Property::<Self>::always(KEPT, |_, s| {
+                let counts = |a: &Attempt| matches!(a.result, Sent::Counts(_));
+                !s.attempts.iter().any(counts) || s.holders().count() == 0
+            }));
+            properties.push(Property::<Self>::sometimes(
+                "a result counts, and another client asks for the lock",
+                |_, s| {
+                    let counts = |a: &Attempt| matches!(a.result, Sent::Counts(_));
+                    let asks = |a: &Attempt| matches!(a.phase, Phase::Asking { .. });
+                    s.attempts.iter().any(counts) && s.attempts.iter().any(asks)
+                },
+            ));
+            properties.push(Property::<Self>::sometimes(
+                "a period is over, and another client has the lease",
+                |_, s| s.attempts.iter().any(|a| a.result == Sent::Over) && s.holders().count() > 0,
             ));
         }
         if self.scenario.waits {

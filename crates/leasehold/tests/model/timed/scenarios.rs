@@ -1,6 +1,6 @@
 //! With all rules in place there is one holder. Without any one of them, there can be two.
 
-use super::{EXCLUSIVE, Scenario, Timed};
+use super::{EXCLUSIVE, KEPT, Scenario, Timed};
 use crate::bits::small;
 use crate::check::{breaks, holds, holds_at_large};
 use crate::fault::Fault;
@@ -16,6 +16,7 @@ fn good_clients<const A: usize>() -> Scenario<A> {
         drift: 1,
         extends: false,
         waits: false,
+        keep: 0,
         restarts: 0,
         guard: 0,
         fault: None,
@@ -66,6 +67,14 @@ fn waiting<const A: usize>(scenario: Scenario<A>) -> Scenario<A> {
     }
 }
 
+/// Holders release their leases with results.
+fn keeping<const A: usize>(scenario: Scenario<A>) -> Scenario<A> {
+    Scenario {
+        keep: 3,
+        ..scenario
+    }
+}
+
 /// Nodes restart with empty memory, and do not vote for a TTL.
 fn guarded<const A: usize>(restarts: u8) -> Scenario<A> {
     Scenario {
@@ -106,6 +115,25 @@ fn one_holder_though_locks_are_handed_over() {
 #[test]
 fn one_holder_though_locks_are_handed_over_and_a_node_loses_its_memory() {
     holds(waiting(guarded::<2>(1)).model());
+}
+
+#[test]
+fn nobody_acquires_while_a_majority_keeps_a_result() {
+    holds(more_tokens(keeping(good_clients::<2>())).model());
+    holds(keeping(waiting(good_clients::<2>())).model());
+}
+
+#[test]
+fn nobody_acquires_while_a_majority_keeps_a_result_of_a_lease_that_was_extended() {
+    holds(keeping(extending::<2>()).model());
+}
+
+#[test]
+fn a_majority_must_keep_a_result() {
+    breaks(
+        KEPT,
+        without(Fault::ResultOfOneNode, keeping(good_clients::<2>())),
+    );
 }
 
 #[test]

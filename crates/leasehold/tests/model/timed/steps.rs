@@ -1,6 +1,6 @@
 //! The possible steps in a state, and their effects.
 
-use super::{Attempt, Extensions, MAJORITY, Node, Phase, State, Step, Timed};
+use super::{Attempt, Extensions, MAJORITY, Node, Phase, Sent, State, Step, Timed};
 use crate::bits::{Bits, small};
 use crate::fault::Fault;
 use crate::node::{Ask, Record};
@@ -14,6 +14,7 @@ impl<const A: usize> Timed<A> {
             released,
             extending,
             extensions,
+            result,
             ..
         } = state.attempts[index];
         match phase {
@@ -37,10 +38,24 @@ impl<const A: usize> Timed<A> {
         if !released {
             steps.push(Step::End { attempt });
         }
+        if !released && phase == Phase::Holding && self.scenario.keep > 0 {
+            steps.push(Step::Keep { attempt });
+        }
+        // Rule: a result counts when a majority has confirmed it.
+        let enough = match self.scenario.fault {
+            Some(Fault::ResultOfOneNode) => 1,
+            _ => MAJORITY,
+        };
+        let stored = state.count(|node| node.stored, attempt);
+        if matches!(result, Sent::Unconfirmed(_)) && stored >= enough {
+            steps.push(Step::Stored { attempt });
+        }
         for node in state.distinct_nodes().map(small) {
             steps.push(Step::AcquireArrives { attempt, node });
-            if released {
-                steps.push(Step::ReleaseArrives { attempt, node });
+            match result {
+                Sent::No if released => steps.push(Step::ReleaseArrives { attempt, node }),
+                Sent::No => {}
+                _ => steps.push(Step::KeepArrives { attempt, node }),
             }
             if extending.is_some() {
                 steps.push(Step::ExtendArrives { attempt, node });
@@ -79,8 +94,11 @@ impl<const A: usize> Timed<A> {
     pub(super) fn steps_of_node(&self, state: &State<A>, index: usize, steps: &mut Vec<Step>) {
         let node = small(index);
         let Node { record, age, .. } = state.nodes[index];
-        let due = age >= self.scenario.ttl - self.scenario.node_error
-            || self.scenario.fault == Some(Fault::ClockJumpsAhead);
+        let time = match record.is_kept() {
+            true => self.scenario.counts(),
+            false => self.scenario.ttl - self.scenario.node_error,
+        };
+        let due = age >= time || self.scenario.fault == Some(Fault::ClockJumpsAhead);
         if record.lock.is_some() && due {
             steps.push(Step::LockExpires { node });
         }
@@ -124,6 +142,24 @@ impl<const A: usize> Timed<A> {
             Step::ReleaseArrives { attempt, node } => {
                 self.ask(Ask::Release, state, attempt, node);
             }
+            Step::Keep { attempt } => {
+                self.end(state, attempt);
+                state.attempts[usize::from(attempt)].result = Sent::Unconfirmed(0);
+            }
+            Step::KeepArrives { attempt, node } => {
+                let before = state.nodes[usize::from(node)].record;
+                self.ask(Ask::ReleaseAndKeep, state, attempt, node);
+                let node = &mut state.nodes[usize::from(node)];
+                if node.record.is_kept() && !before.is_kept() {
+                    node.stored.insert(attempt);
+                }
+            }
+            Step::Stored { attempt } => {
+                let result = &mut state.attempts[usize::from(attempt)].result;
+                if let Sent::Unconfirmed(age) = *result {
+                    *result = Sent::Counts(age);
+                }
+            }
             Step::StartExtending { attempt } => self.start_extending(state, attempt),
             Step::ExtendArrives { attempt, node } => {
                 if self.ask(Ask::Extend, state, attempt, node) {
@@ -151,7 +187,7 @@ impl<const A: usize> Timed<A> {
     fn tick(&self, state: &mut State<A>) {
         for node in &mut state.nodes {
             if node.record.lock.is_some() {
-                node.age = (node.age + 1).min(self.scenario.ttl);
+                node.age = (node.age + 1).min(self.scenario.ttl.max(self.scenario.keep));
             }
             node.guarded = node.guarded.saturating_sub(1);
         }
@@ -162,6 +198,22 @@ impl<const A: usize> Timed<A> {
                 *age = (*age + 1).min(useless);
             }
             attempt.extending = attempt.extending.map(|age| (age + 1).min(useless));
+            attempt.result = match attempt.result {
+                Sent::Unconfirmed(age) | Sent::Counts(age) if age + 1 >= self.scenario.counts() => {
+                    Sent::Over
+                }
+                Sent::Unconfirmed(age) => Sent::Unconfirmed(age + 1),
+                Sent::Counts(age) => Sent::Counts(age + 1),
+                result => result,
+            };
+        }
+        // Confirmations of a period that is over no longer count.
+        for (index, attempt) in state.attempts.iter().enumerate() {
+            if attempt.result == Sent::Over {
+                for node in &mut state.nodes {
+                    node.stored.remove(small(index));
+                }
+            }
         }
     }
 

@@ -22,6 +22,7 @@ mod steps;
 use stateright::{Model, Property};
 
 use crate::bits::{Bits, small};
+use crate::check::changed;
 use crate::fault::Fault;
 use crate::node::{Record, Rules};
 
@@ -296,12 +297,7 @@ impl<const N: usize, const A: usize> Model for Tokens<N, A> {
     }
 
     fn next_state(&self, before: &Self::State, step: Step) -> Option<Self::State> {
-        let mut after = *before;
-        self.take(step, &mut after);
-        // A step that changes nothing leads to no new state.
-        if after == *before {
-            return None;
-        }
+        let mut after = changed(before, |after| self.take(step, after))?;
         after.nodes.sort_unstable();
         Some(after)
     }

@@ -1,0 +1,143 @@
+//! `run --permits`: at most so many commands at a time.
+
+use leasehold_testkit::RedisServer;
+
+use crate::{Place, Running, UNTIL_GO, until};
+
+const TOOL: &str = env!("CARGO_BIN_EXE_leasehold");
+
+/// The permits that are held, as `show` reports them.
+fn permits(place: &Place, name: &str) -> Vec<serde_json::Value> {
+    let page = place.ok(&["show", name, "--permits", "-o", "json"]);
+    serde_json::from_str(&page).expect("JSON")
+}
+
+/// Two commands hold the permits and know their numbers. A third waits, and gets the one that becomes
+/// free.
+#[test]
+fn so_many_commands_run_at_a_time() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let args = ["--permits", "2"];
+        let line = |file: &str| format!("echo $LEASEHOLD_PERMIT > {file}; @@ {UNTIL_GO}");
+        let one = place.holding("x", &args, &line("one"));
+        let two = place.holding("x", &args, &line("two"));
+        let mut numbers = [place.await_file("one"), place.await_file("two")];
+        numbers.sort();
+        assert_eq!(numbers, ["0\n", "1\n"]);
+        let ran = place.run(&["run", "x", "--permits", "2", "-n", "--", "true"]);
+        assert_eq!(ran.code, 75, "{}", ran.err);
+        assert!(
+            ran.err.contains("all 2 permits of `x` are held"),
+            "{}",
+            ran.err
+        );
+        // A lock of the same name has nothing to do with it.
+        place.ok(&["run", "x", "-n", "--", "true"]);
+        let mut waiting = place.command(&["run", "x", "--permits", "2", "--", "true"]);
+        let waiting = Running::start(&mut waiting);
+        until("it waits", || {
+            permits(&place, "x")
+                .iter()
+                .all(|permit| permit["waiters"] == 1)
+        });
+        let held = permits(&place, "x");
+        let of = |field: &str| {
+            held.iter()
+                .map(|permit| permit[field].clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of("permit"), [0, 1]);
+        assert_eq!(of("name"), ["x", "x"]);
+        let list = place.ok(&["ls"]);
+        assert!(
+            list.contains("permit 0 held") && list.contains("permit 1 held"),
+            "{list}"
+        );
+        place.touch("go");
+        for running in [one, two, waiting] {
+            assert_eq!(running.end().code, 0);
+        }
+        until("all are free", || permits(&place, "x").is_empty());
+    }
+}
+
+/// Several permits, another number, and changing it.
+#[test]
+fn several_permits_and_another_number() {
+    let place = Place::local();
+    let line = "echo $LEASEHOLD_PERMIT, $LEASEHOLD_TOKENS";
+    let out = place.ok(&["run", "x", "--permits", "3", "--take", "2", "-c", line]);
+    let (numbers, tokens) = out.trim().split_once(", ").expect("both");
+    assert_eq!(numbers.split(' ').count(), 2, "{out}");
+    assert_eq!(tokens.split(' ').count(), 2, "{out}");
+    let refused = place.run(&["run", "x", "--permits", "4", "--", "true"]);
+    assert_eq!(refused.code, 64, "{}", refused.err);
+    assert!(refused.err.contains("leasehold resize"), "{}", refused.err);
+    let resized = place.run(&["resize", "x", "4"]);
+    assert_eq!(
+        (resized.code, &*resized.err),
+        (0, "leasehold: `x` has 4 permits now\n")
+    );
+    place.ok(&["run", "x", "--permits", "4", "--take", "4", "--", "true"]);
+    for args in [
+        &["run", "x", "--permits", "0", "--", "true"][..],
+        &["run", "x", "--permits", "1025", "--", "true"],
+        &["run", "x", "--permits", "4", "--take", "5", "--", "true"],
+        &["run", "x", "--permits", "4", "--shared", "--", "true"],
+        &["run", "x", "--permits", "4", "--also", "y", "--", "true"],
+        &["run", "x", "--take", "2", "--", "true"],
+        &["resize", "x", "0"],
+    ] {
+        assert_eq!(place.run(args).code, 64, "{args:?}");
+    }
+}
+
+/// A permit that is broken goes to the next in line.
+#[test]
+fn a_permit_can_be_broken() {
+    let servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    let holder = place.holding("x", &["--permits", "1"], "exec sleep 60");
+    let mut next = place.command(&["run", "x", "--permits", "1", "--", "true"]);
+    let next = Running::start(&mut next);
+    until("it waits", || {
+        permits(&place, "x")
+            .iter()
+            .all(|permit| permit["waiters"] == 1)
+    });
+    let owner = permits(&place, "x")[0]["owner"]
+        .as_str()
+        .expect("an owner")
+        .to_owned();
+    let wrong = place.run(&["break", "x", "--permit", "0", "--owner", "0123", "--yes"]);
+    assert_eq!(wrong.code, 1, "{}", wrong.err);
+    place.ok(&["break", "x", "--permit", "0", "--owner", &owner, "--yes"]);
+    assert_eq!(next.end().code, 0);
+    let free = place.run(&["break", "x", "--permit", "0", "--owner", &owner, "--yes"]);
+    assert_eq!(free.code, 1, "{}", free.err);
+    assert_eq!(holder.end().code, 79);
+}
+
+/// A run inside a run that has the only permit would wait forever. With more permits it need not.
+#[test]
+fn a_nested_run_needs_another_permit() {
+    let place = Place::local();
+    let inner = |permits: &str| format!("{TOOL} run x --permits {permits} -- true");
+    let refused = place.run(&["run", "x", "--permits", "1", "-c", &inner("1")]);
+    assert_eq!(refused.code, 64, "{}", refused.err);
+    place.ok(&[
+        "run",
+        "y",
+        "--permits",
+        "2",
+        "-c",
+        &inner("2").replace("run x", "run y"),
+    ]);
+    // The inner command does not see the permit of the outer one.
+    let line = format!("{TOOL} run z -c 'echo $LEASEHOLD_PERMIT.'");
+    assert_eq!(
+        place.ok(&["run", "y", "--permits", "2", "-c", &line]),
+        ".\n"
+    );
+}

@@ -1,0 +1,150 @@
+//! What a link sends again over the next connection.
+
+use std::collections::VecDeque;
+use std::future::ready;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use super::testing::{Answers, Receiver, TOKEN};
+use super::*;
+use crate::base::holder::new_owner;
+use crate::base::name::Name;
+use crate::node::{Claim, VERIFY_AFTER, Verb, Vote};
+
+/// A server that hangs up on every connection but the last when it receives a request. Each
+/// connection has its floor.
+#[derive(Clone, Default)]
+struct Server(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    floors: VecDeque<u64>,
+    /// The jobs of each write.
+    writes: Vec<String>,
+}
+
+impl Transport for Server {
+    type Connection = ();
+    type Replies = ();
+
+    fn label(&self) -> &str {
+        "test"
+    }
+
+    async fn connect(&self) -> Result<((), Handshake), NodeError> {
+        self.renew(&mut ()).await.map(|handshake| ((), handshake))
+    }
+
+    async fn renew(&self, (): &mut ()) -> Result<Handshake, NodeError> {
+        let floor = self.0.lock().unwrap().floors.pop_front();
+        Ok(Handshake {
+            verified: Moment::now(),
+            floor: floor.expect("no more connections than there are floors"),
+            now_us: TOKEN,
+            skew_us: 0,
+            sharing: Sharing::Allowed,
+            native: None,
+            quarantine: None,
+        })
+    }
+
+    fn send(&self, (): &mut (), units: &[Unit], _: u64, _: Option<Moment>) -> Sent<()> {
+        let mut state = self.0.lock().unwrap();
+        let jobs = units.iter().flat_map(Unit::jobs);
+        let names = jobs.map(|job| match (job.call.verb(), job.is_plain_delete) {
+            (Verb::Release { .. }, true) => "plain delete".to_owned(),
+            (Verb::Release { .. }, false) => "release".to_owned(),
+            (verb, _) => format!("{verb:?}"),
+        });
+        state.writes.push(names.collect::<Vec<_>>().join(", "));
+        let why = "hung up".to_owned();
+        Box::pin(ready(match state.floors.is_empty() {
+            true => Ok(()),
+            false => Err(NodeError::Disconnected { why }),
+        }))
+    }
+
+    fn check(&self, (): &(), _: &[Unit], (): &mut (), _: Option<Moment>) -> Result<(), NodeError> {
+        Ok(())
+    }
+
+    fn read(&self, (): &(), units: Vec<Unit>, (): (), after: &mut Aftermath) {
+        for job in units.into_iter().flat_map(Unit::into_jobs) {
+            let vote = match job.call.verb() {
+                Verb::Release { .. } => Vote::Released { held: true },
+                _ => Vote::Granted,
+            };
+            after.take(job, Reply::Answer(Ok(vote)));
+        }
+    }
+}
+
+/// Submits one call to a server with these floors. Returns what was sent in each write, and the
+/// answer.
+async fn submit(
+    floors: [u64; 2],
+    verb: Verb,
+    claim: impl FnOnce(Claim) -> Claim,
+) -> (Vec<String>, Result<Vote, NodeError>) {
+    let server = Server::default();
+    server.0.lock().unwrap().floors = floors.into();
+    let link = Link::start(server.clone(), Clock::default(), VERIFY_AFTER, 1);
+    link.connect();
+    while link.status() != Some(Ok(())) {
+        tokio::task::yield_now().await;
+    }
+    let ttl = Duration::from_secs(10);
+    let new = Claim::new(Name::new("a").unwrap(), new_owner(TOKEN, ""), TOKEN, ttl);
+    let (sender, answers): (_, Answers) = mpsc::channel();
+    let tally = Arc::new(Receiver(sender));
+    link.submit(Call::new(verb, Arc::new(claim(new)), ttl, tally, 0));
+    let answer = loop {
+        match answers.try_recv() {
+            Ok(answer) => break answer,
+            Err(_) => tokio::task::yield_now().await,
+        }
+    };
+    let writes = server.0.lock().unwrap().writes.clone();
+    (writes, answer)
+}
+
+/// Rule: a plain delete depends on the order of one connection. Over the next one, the release
+/// raises the fence.
+#[tokio::test]
+async fn a_release_that_is_sent_again_raises_the_fence() {
+    let release = Verb::Release { keep: None };
+    let (writes, answer) = submit([0, 0], release, Claim::made_now).await;
+    assert_eq!(writes, ["plain delete", "release"]);
+    assert_eq!(answer, Ok(Vote::Released { held: true }));
+}
+
+/// The claim is a lease, or may be one: its holder relies on the lock that the server may still
+/// have. Found by the simulator.
+#[tokio::test]
+async fn a_lease_is_not_released_because_the_server_forgot_a_request() {
+    let waited = |claim: Claim| {
+        claim.wait();
+        claim
+    };
+    let (extend, _) = submit([0, TOKEN], Verb::Extend, |claim| claim).await;
+    let (wait, _) = submit([0, TOKEN], Verb::Wait, waited).await;
+    let (acquire, answer) = submit([0, TOKEN], Verb::Acquire, waited).await;
+    assert_eq!(
+        (&*extend, &*wait),
+        (&["Extend".into()][..], &["Wait".into()][..])
+    );
+    assert_eq!(acquire, ["Acquire"]);
+    assert!(matches!(answer, Err(NodeError::Disconnected { .. })));
+    // If the server has not forgotten it, the same is sent again.
+    let (extend, answer) = submit([0, TOKEN - 1], Verb::Extend, |claim| claim).await;
+    assert_eq!(extend, ["Extend", "Extend"]);
+    assert_eq!(answer, Ok(Vote::Granted));
+}
+
+/// No lease depends on a first ACQUIRE that was not answered, and the second answer does not tell
+/// whether it left a lock.
+#[tokio::test]
+async fn a_first_acquire_that_the_server_may_have_forgotten_is_undone() {
+    let (writes, _) = submit([0, TOKEN], Verb::Acquire, Claim::made_now).await;
+    assert_eq!(writes, ["Acquire", "release, Acquire"]);
+}
