@@ -74,8 +74,8 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Sends WAIT to all nodes. `Ok`: it is the claim's turn on a majority.
-    pub(super) async fn ask(&mut self) -> Result<(), Refused> {
+    /// Sends WAIT to all nodes. Returns when.
+    pub(super) fn join(&mut self) -> Moment {
         let core = self.attempt.core;
         let sent_at = core.clock.now();
         if !planted::on(planted::Bug::GivesUpInSilence) {
@@ -87,6 +87,12 @@ impl<'a> Place<'a> {
         let question = self.attempt.question(Verb::Wait);
         self.signals.ask(&core.nodes, &question, sent_at);
         release(&mut self.leaving);
+        sent_at
+    }
+
+    /// Sends WAIT to all nodes, and waits for the answers. `Ok`: it is the claim's turn on a majority.
+    pub(super) async fn ask(&mut self) -> Result<(), Refused> {
+        let (core, sent_at) = (self.attempt.core, self.join());
         loop {
             let refusal = {
                 let state = self.signals.state();

@@ -80,7 +80,7 @@ pub(crate) async fn acquire_permit(
         if planted::on(planted::Bug::FreeIsGrant) {
             return wait.believe_permit(seat);
         }
-        match wait.take_permit(seat).await? {
+        match wait.take_permit(seat, Some(&mut place)).await? {
             Ok(won) => {
                 // Where the permit was granted, the ticket has left the line. A WAIT that was not answered
                 // must not be sent again: it would join the line once more.
@@ -106,7 +106,7 @@ impl Waiting<'_> {
         let (mut permit, mut guesses) = (guess, 0);
         loop {
             let seat = Seat::permit(self.want.name.clone(), permits, permit, None);
-            let refused = match self.take_permit(seat).await? {
+            let refused = match self.take_permit(seat, None).await? {
                 Ok(won) => return Ok(Some(won)),
                 Err(refused) => refused,
             };
@@ -127,7 +127,14 @@ impl Waiting<'_> {
 
     /// Requests a permit, with as many tokens one after the other as it takes. The inner error says
     /// why it was refused.
-    async fn take_permit(&self, seat: Seat) -> Result<Result<Won, Refused>, Error> {
+    ///
+    /// Rule: after a refusal, the ticket joins the line again before anything else is requested. Nodes
+    /// that granted the permit removed it, and would serve the waiters behind it.
+    async fn take_permit(
+        &self,
+        seat: Seat,
+        mut place: Option<&mut Place<'_>>,
+    ) -> Result<Result<Won, Refused>, Error> {
         let want = Want::exclusive(self.want.name.permit(seat.number().unwrap_or(0)));
         let mut taking = Waiting {
             want: &want,
@@ -143,6 +150,9 @@ impl Waiting<'_> {
                 Ok(won) => return Ok(Ok(won)),
                 Err(not_taken) => not_taken.refused,
             };
+            if let Some(place) = &mut place {
+                place.join();
+            }
             if !taking.retokens(&mut refused.advice).await {
                 return Ok(Err(refused));
             }
