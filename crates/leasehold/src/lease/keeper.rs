@@ -3,7 +3,8 @@
 //!
 //! The schedule contains each lease under the moment at which something is due: its next renewal,
 //! or its end. Acquiring and releasing a lease costs one insertion and one removal. The task is
-//! woken only if something is due before its timer fires.
+//! woken only if something is due before its timer fires. The timer stays when its lease is released,
+//! so short leases, one after the other, do not wake the task.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,7 +108,19 @@ impl Schedule {
         let due = next.min(lease.lost_at());
         lease.due.store(due.as_nanos(), Ordering::Relaxed);
         self.leases.insert((due, lease.id), Arc::clone(lease));
-        due < self.wakes_at
+        let wakes = due < self.wakes_at;
+        self.wakes_at = self.wakes_at.min(due);
+        wakes
+    }
+
+    /// Sets when the timer fires next, after everything that is due has been done.
+    fn set_timer(&mut self, now: Moment) -> Moment {
+        let first = self.leases.first_key_value();
+        let first = first.map_or(Moment::FAR, |((due, _), _)| *due);
+        if self.wakes_at <= now || self.wakes_at > first {
+            self.wakes_at = first;
+        }
+        self.wakes_at
     }
 
     /// Takes the leases whose renewal is nearly due. From now on, only their end is scheduled.
@@ -205,10 +218,7 @@ fn run_due(shared: &Arc<Shared>) -> Moment {
             renew(shared, lease);
         }
     }
-    let mut schedule = shared.schedule();
-    let first = schedule.leases.first_key_value();
-    schedule.wakes_at = first.map_or(Moment::FAR, |((due, _), _)| *due);
-    schedule.wakes_at
+    shared.schedule().set_timer(now)
 }
 
 fn renew(shared: &Arc<Shared>, lease: Arc<Held>) {
