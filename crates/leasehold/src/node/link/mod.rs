@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -80,7 +81,8 @@ pub trait Transport: Send + Sync + 'static {
     /// being far enough. If `probe` is a time (now), the server is asked for its identity after
     /// all units.
     ///
-    /// The first poll of the future hands the write over, at the latest.
+    /// Requests leave in the order of these calls, at the latest when the future of one of them, or the
+    /// connection, is polled.
     fn send(
         &self,
         connection: &mut Self::Connection,
@@ -88,6 +90,11 @@ pub trait Transport: Send + Sync + 'static {
         cap: u64,
         probe: Option<Moment>,
     ) -> Sent<Self::Replies>;
+
+    /// Lets a connection that waits for no reply work: it may have to notify waiters.
+    fn poll(&self, connection: &mut Self::Connection, cx: &mut Context<'_>) {
+        let _ = (connection, cx);
+    }
 
     /// Checks that there is a reply for each request, and that the server's identity, if it was
     /// asked for at `probe`, is that of the handshake. Otherwise no reply counts.

@@ -9,7 +9,7 @@
 //!   out to have another memory than at the handshake: the next handshake decides.
 
 use std::collections::VecDeque;
-use std::future::{poll_fn, ready};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -26,7 +26,7 @@ use crate::planted::{self, Bug};
 const MAX_BATCH: usize = 256;
 /// Fewer calls than this are not worth two writes.
 const MIN_HALF: usize = 24;
-/// Fewer than the connection has room for (50), so that handing over never waits.
+/// How many writes may be under way.
 const MAX_IN_FLIGHT: usize = 32;
 
 /// Calls that were sent in one write.
@@ -52,8 +52,6 @@ pub(super) enum Ended {
 enum Event<R> {
     /// The replies to the oldest batch.
     Replies(Result<R, NodeError>),
-    /// The connection is broken.
-    Broken(NodeError),
     /// There are calls that waited for this connection.
     Waiting,
     /// This many calls have arrived; 0: the link is not needed any more.
@@ -72,10 +70,6 @@ pub(super) struct Serving<'a, T: Transport> {
     /// Sent and not answered yet. Replies come in the order of the requests, so only the
     /// oldest batch is ever waited for.
     batches: VecDeque<Batch<T::Replies>>,
-    /// Whether the youngest batch has been handed to the connection.
-    handed_over: bool,
-    /// Whether more calls may be in the inbox than were taken.
-    more: bool,
     useful: bool,
 }
 
@@ -87,8 +81,6 @@ impl<'a, T: Transport> Serving<'a, T> {
             connected: Tick::now(),
             server,
             batches: VecDeque::new(),
-            handed_over: true,
-            more: false,
             useful: false,
         }
     }
@@ -113,7 +105,6 @@ impl<'a, T: Transport> Serving<'a, T> {
             let event = poll_fn(|cx| self.poll(cx, open, &mut calls, timer.as_mut()));
             let outcome = match event.await {
                 Event::Replies(replies) => self.take(replies).await,
-                Event::Broken(why) => Err(why),
                 Event::Waiting => {
                     let count = self.link.waiting.len().min(MAX_BATCH);
                     let jobs = self.link.waiting.drain(..count).collect();
@@ -148,23 +139,8 @@ impl<'a, T: Transport> Serving<'a, T> {
         calls: &mut Vec<Call>,
         timer: Pin<&mut impl Future<Output = ()>>,
     ) -> Poll<Event<T::Replies>> {
-        if !self.handed_over
-            && (self.batches.len() > 1 || self.more)
-            && let Some(youngest) = self.batches.back_mut()
-        {
-            // The first poll hands the requests to the connection. The replies may be there
-            // at once, if it is quick; they are looked at in their turn.
-            match youngest.replies.as_mut().poll(cx) {
-                Poll::Pending => {}
-                Poll::Ready(Ok(values)) => youngest.replies = Box::pin(ready(Ok(values))),
-                Poll::Ready(Err(error)) => return Poll::Ready(Event::Broken(error)),
-            }
-        }
-        self.handed_over = true;
-        if std::mem::take(&mut self.more) {
-            // The connection is a task of its own: here it gets to write what it was handed.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        if self.batches.is_empty() {
+            self.link.transport.poll(&mut self.connection, cx);
         }
         if let Some(oldest) = self.batches.front_mut()
             && let Poll::Ready(replies) = oldest.replies.as_mut().poll(cx)
@@ -180,7 +156,6 @@ impl<'a, T: Transport> Serving<'a, T> {
             && room
             && let Poll::Ready(received) = self.link.inbox.poll_recv_many(cx, calls, most)
         {
-            self.more = received == most;
             return Poll::Ready(Event::Calls(received));
         }
         if !self.batches.is_empty() && timer.poll(cx).is_ready() {
@@ -237,7 +212,6 @@ impl<'a, T: Transport> Serving<'a, T> {
         let probe = self.probe(now);
         let (transport, connection) = (&self.link.transport, &mut self.connection);
         let replies = transport.send(connection, &units, self.server.cap(), probe);
-        self.handed_over = false;
         self.batches.push_back(Batch {
             units,
             calls,

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use redis::{PushInfo, PushKind, Value};
+use redis::{PushKind, Value};
 
 use crate::base::name::Name;
 use crate::node::{Claim, News, Notifier, Watch};
@@ -95,8 +95,8 @@ impl Bells {
     }
 
     /// Processes a push message of the server.
-    pub(super) fn pushed(&self, push: &PushInfo) {
-        if let (PushKind::Message, [_, Value::BulkString(message)]) = (&push.kind, &*push.data) {
+    pub(super) fn pushed(&self, kind: &PushKind, data: &[Value]) {
+        if let (PushKind::Message, [_, Value::BulkString(message)]) = (kind, data) {
             self.dispatch(message);
         }
     }

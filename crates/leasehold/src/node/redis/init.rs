@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Pipeline, Value};
+use redis::{Pipeline, Value};
 use tokio::task::JoinSet;
 
+use super::connection::Connection;
 use super::identity::{self, ServerInfo};
-use super::reply::{bytes, connection_error, read_hello, server_error};
-use super::session::{Keys, exchange, read_set};
+use super::reply::{bytes, read_hello, server_error};
+use super::session::{Keys, read_set};
 use super::set::{Set, sorted};
 use super::{Target, scripts, survey};
 use crate::node::rules::Constants;
@@ -54,7 +54,8 @@ pub struct Initialized {
 /// A server and what it has on record.
 struct Server {
     label: String,
-    connection: MultiplexedConnection,
+    connection: Connection,
+    timeout: Duration,
     info: ServerInfo,
     set: Option<Set>,
     /// The constants on record, if the record is of this run.
@@ -242,8 +243,8 @@ async fn longest_lease(
 ) -> Result<Duration, Failed> {
     let mut longest = Duration::ZERO;
     for server in servers {
-        let locks = survey::look_at_all(&mut server.connection).await;
-        let locks = locks.map_err(|error| (server.label.clone(), connection_error(&error)))?;
+        let locks = survey::look_at_all(&server.connection, server.timeout).await;
+        let locks = locks.map_err(|error| (server.label.clone(), error))?;
         for lock in locks {
             if lock.name.as_bytes().starts_with(&settings.prefix) && !lock.holder.kept {
                 longest = longest.max(lock.remaining.unwrap_or_default());
@@ -291,19 +292,13 @@ impl Server {
         settings: &NodeSettings,
         keys: &Keys,
     ) -> Result<Self, NodeError> {
-        let timeout = Some(settings.connect_timeout);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(timeout)
-            .set_response_timeout(timeout);
-        let connecting = target
-            .client
-            .get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connecting.await.map_err(|error| connection_error(&error))?;
+        let timeout = settings.connect_timeout;
+        let connection = target.open_within(timeout).await?;
         let mut ask = Pipeline::new();
         identity::ask(&mut ask);
         ask.cmd("TIME");
         ask.cmd("MGET").arg(&keys.epoch).arg(&keys.set);
-        let replies = exchange(&mut connection, &ask).await?;
+        let replies = connection.exchange_within(&ask, timeout).await?;
         let (info, rest) = replies.split_at(identity::REQUESTS.min(replies.len()));
         let info = ServerInfo::read(info)?;
         if info.is_replica {
@@ -337,6 +332,7 @@ impl Server {
         Ok(Self {
             label: target.label,
             connection,
+            timeout,
             set,
             fresh: is_of_this_run && parts.next() == Some("fresh"),
             epoch_age: Duration::from_micros(now_us.saturating_sub(began_us)),
@@ -396,7 +392,10 @@ impl Server {
             }
             _ => scripts::hello(&keys.epoch, constants, identity, record.fresh),
         });
-        let replies = exchange(&mut self.connection, &write).await?;
+        let replies = self
+            .connection
+            .exchange_within(&write, self.timeout)
+            .await?;
         for reply in &replies {
             if let Value::ServerError(error) = reply {
                 return Err(server_error(error));
@@ -438,7 +437,12 @@ impl Server {
     ) -> Result<(), NodeError> {
         let mut ask = Pipeline::new();
         ask.cmd("TIME");
-        self.now_us = match exchange(&mut self.connection, &ask).await?.first() {
+        self.now_us = match self
+            .connection
+            .exchange_within(&ask, self.timeout)
+            .await?
+            .first()
+        {
             Some(Value::Array(time)) => read_time(time),
             _ => self.now_us,
         };
@@ -448,7 +452,12 @@ impl Server {
         };
         let mut write = Pipeline::new();
         write.cmd("SET").arg(&keys.set).arg(text.to_text());
-        match exchange(&mut self.connection, &write).await?.first() {
+        match self
+            .connection
+            .exchange_within(&write, self.timeout)
+            .await?
+            .first()
+        {
             Some(Value::ServerError(error)) => Err(server_error(error)),
             _ => Ok(()),
         }
@@ -457,7 +466,7 @@ impl Server {
     async fn set_on_record(&mut self, keys: &Keys) -> Result<Option<Set>, NodeError> {
         let mut ask = Pipeline::new();
         ask.cmd("GET").arg(&keys.set);
-        read_set(&exchange(&mut self.connection, &ask).await?)
+        read_set(&self.connection.exchange_within(&ask, self.timeout).await?)
     }
 }
 

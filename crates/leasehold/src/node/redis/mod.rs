@@ -1,38 +1,45 @@
 //! A node on a Redis or Valkey server. Only this module uses the `redis` crate.
 
 mod bells;
+mod connection;
 mod identity;
 mod init;
 mod reply;
+mod resp;
 mod roster;
 mod scripts;
 mod session;
 mod set;
+mod stream;
 mod survey;
 mod template;
 #[cfg(test)]
 mod tests;
+mod tls;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError};
 
 use super::link::Link;
 use super::{Call, Claim, Node, NodeError, Notifier, Survey, Watch};
 use crate::base::name::Name;
 use crate::node::NodeSettings;
 use bells::Bells;
+use connection::Connection;
+use reply::connection_error;
+use tls::TlsClient;
 
 pub use init::{Change, Initialized};
 pub(crate) use init::{Existing, init, votes_in};
 pub(crate) use roster::Roster;
 
 /// A server, and how to connect to it.
+#[derive(Clone)]
 pub(crate) struct Target {
-    client: redis::Client,
-    /// The same server, for a connection on which it may push messages.
-    pushing: redis::Client,
+    info: ConnectionInfo,
+    tls: TlsClient,
     label: String,
 }
 
@@ -68,52 +75,46 @@ impl Target {
             .redis_settings()
             .clone()
             .set_lib_name("leasehold", env!("CARGO_PKG_VERSION"));
-        let tcp = info.tcp_settings().clone().set_nodelay(true);
-        let info = info.set_tcp_settings(tcp);
-        let open = |protocol| {
-            let redis = redis.clone().set_protocol(protocol);
-            open(info.clone().set_redis_settings(redis), settings)
-                .map_err(|error| error.category().to_owned())
+        let tls = match info.addr() {
+            ConnectionAddr::TcpTls { insecure: true, .. } => {
+                return Err(
+                    "TLS without a check of the server's certificate is not supported".into(),
+                );
+            }
+            ConnectionAddr::TcpTls { .. } => TlsClient::new(settings)?,
+            _ => TlsClient::default(),
         };
         Ok(Self {
-            client: open(ProtocolVersion::RESP2)?,
-            pushing: open(ProtocolVersion::RESP3)?,
+            info: info.set_redis_settings(redis),
+            tls,
             label,
         })
+    }
+
+    /// Opens a connection. Waiters are notified of what the server pushes, if the protocol lets it.
+    async fn open(
+        &self,
+        protocol: ProtocolVersion,
+        bells: Weak<Bells>,
+    ) -> Result<Connection, RedisError> {
+        let settings = self.info.redis_settings().clone().set_protocol(protocol);
+        let info = self.info.clone().set_redis_settings(settings);
+        let stream = stream::open(&info, &self.tls).await?;
+        Ok(Connection::new(stream, bells))
+    }
+
+    /// Opens a connection to inspect or set up a server, within a time limit.
+    async fn open_within(&self, timeout: Duration) -> Result<Connection, NodeError> {
+        let opening = self.open(ProtocolVersion::RESP2, Weak::new());
+        match tokio::time::timeout(timeout, opening).await {
+            Ok(opened) => opened.map_err(|error| connection_error(&error)),
+            Err(_) => Err(NodeError::TimedOut { after: timeout }),
+        }
     }
 
     pub(crate) fn label(&self) -> &str {
         &self.label
     }
-}
-
-#[cfg(feature = "tls")]
-fn open(info: ConnectionInfo, settings: &NodeSettings) -> redis::RedisResult<redis::Client> {
-    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        return redis::Client::open(info);
-    }
-    // rustls needs a cryptography provider, unless the program has chosen one.
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // If another thread was faster, its provider is used.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    let certificates = redis::TlsCertificates {
-        client_tls: settings
-            .tls
-            .client
-            .clone()
-            .map(|(client_cert, client_key)| redis::ClientTlsConfig {
-                client_cert,
-                client_key,
-            }),
-        root_cert: settings.tls.root.clone(),
-    };
-    redis::Client::build_with_tls(info, certificates)
-}
-
-#[cfg(not(feature = "tls"))]
-fn open(info: ConnectionInfo, _: &NodeSettings) -> redis::RedisResult<redis::Client> {
-    redis::Client::open(info)
 }
 
 /// Returns the label of a server, without credentials.
@@ -130,9 +131,8 @@ fn label(info: &ConnectionInfo) -> String {
 
 /// A node on a Redis or Valkey server.
 pub(crate) struct RedisNode {
-    label: String,
     link: Link,
-    client: redis::Client,
+    target: Target,
     timeout: Duration,
     bells: Arc<Bells>,
 }
@@ -147,15 +147,17 @@ impl RedisNode {
         roster: Arc<Roster>,
         place: usize,
     ) -> Self {
-        let (label, client) = (target.label.clone(), target.client.clone());
         let bells = Arc::new(Bells::new());
-        let connector =
-            session::Connector::new(target, settings, (place, roster), Arc::clone(&bells));
+        let connector = session::Connector::new(
+            target.clone(),
+            settings,
+            (place, roster),
+            Arc::clone(&bells),
+        );
         let (clock, seed) = (settings.clock.clone(), settings.seed ^ place as u64);
         Self {
-            label,
             link: Link::start(connector, clock, settings.verify_after, seed),
-            client,
+            target,
             timeout: settings.connect_timeout,
             bells,
         }
@@ -164,7 +166,7 @@ impl RedisNode {
 
 impl Node for RedisNode {
     fn label(&self) -> &str {
-        &self.label
+        &self.target.label
     }
 
     fn submit(&self, call: Call) {
@@ -192,7 +194,7 @@ impl Node for RedisNode {
     }
 
     fn survey(&self, name: Option<&Name>) -> Survey {
-        let (client, name) = (self.client.clone(), name.cloned());
-        Box::pin(survey::survey(client, self.timeout, name))
+        let (target, name) = (self.target.clone(), name.cloned());
+        Box::pin(survey::survey(target, self.timeout, name))
     }
 }

@@ -5,14 +5,14 @@
 //! breaks no connection, and a proxy may keep one while the server behind it restarts. So a
 //! session is verified again when it is used: see `probe`.
 
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, Pipeline, PushInfo, RedisError, Value};
+use redis::{Cmd, ErrorKind, Pipeline, ProtocolVersion, RedisError, Value};
 
 use super::bells::{Bells, Subscription};
+use super::connection::Connection;
 use super::identity::{self, Identity, ServerInfo};
 use super::reply::{self, bytes, connection_error, glimpse, read_hello, server_error};
 use super::roster::{Admission, Place, Roster};
@@ -52,7 +52,7 @@ pub(super) struct Keys {
 
 /// A connection that has completed its handshake.
 pub(super) struct Session {
-    connection: MultiplexedConnection,
+    connection: Connection,
     run_id: Option<String>,
     /// The roster's generation at which the node was admitted.
     admitted_at: u64,
@@ -106,30 +106,16 @@ impl Connector {
     }
 
     /// Opens a connection. Returns also whether the server can push messages over it.
-    async fn open(&self) -> Result<(MultiplexedConnection, bool), RedisError> {
-        // Requests are timed by the link, all with one timer.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(None);
+    async fn open(&self) -> Result<(Connection, bool), RedisError> {
         let bells = Arc::downgrade(&self.bells);
-        let pushing = config.clone().set_push_sender(move |push: PushInfo| {
-            if let Some(bells) = bells.upgrade() {
-                bells.pushed(&push);
-            }
-            Ok::<_, Infallible>(())
-        });
-        let Target {
-            client,
-            pushing: pushing_client,
-            ..
-        } = &self.target;
-        let opened = pushing_client
-            .get_multiplexed_async_connection_with_config(&pushing)
+        let opened = self
+            .target
+            .open(ProtocolVersion::RESP3, bells.clone())
             .await;
         match opened {
             // The server, or a proxy in front of it, does not support RESP3.
             Err(error) if error.kind() == ErrorKind::RESP3NotSupported => {
-                let opened = client.get_multiplexed_async_connection_with_config(&config);
+                let opened = self.target.open(ProtocolVersion::RESP2, bells);
                 Ok((opened.await?, false))
             }
             opened => Ok((opened?, true)),
@@ -138,28 +124,22 @@ impl Connector {
 
     /// Subscribes to the notifications of waiters. Returns `false` if the server refuses, for
     /// example because the user lacks the permission.
-    async fn subscribe(&self, connection: &mut MultiplexedConnection) -> Result<bool, NodeError> {
-        match connection.subscribe(self.bells.channel()).await {
-            Ok(()) => Ok(true),
-            Err(error) if error.code().is_some() => {
-                let node = &*self.target.label;
-                tracing::warn!(node, %error, "the server refuses SUBSCRIBE: waiters get no notifications, and poll");
-                Ok(false)
-            }
-            Err(error) => Err(connection_error(&error)),
+    async fn subscribe(&self, connection: &Connection) -> Result<bool, NodeError> {
+        let refused = connection.subscribe(&self.bells.channel()).await?;
+        if let Some(Value::ServerError(error)) = &refused {
+            let node = &*self.target.label;
+            tracing::warn!(node, %error, "the server refuses SUBSCRIBE: waiters get no notifications, and poll");
         }
+        Ok(refused.is_none())
     }
 
     /// Reads the server's identity and its epoch, and checks that the identity has not changed in
     /// between. Writes nothing to a server that this client must not use.
-    async fn shake_hands(
-        &self,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<(ServerInfo, Epoch), NodeError> {
+    async fn shake_hands(&self, connection: &Connection) -> Result<(ServerInfo, Epoch), NodeError> {
         let mut ask = Pipeline::new();
         identity::ask(&mut ask);
         ask.cmd("GET").arg(&self.keys.set);
-        let replies = exchange(connection, &ask).await?;
+        let replies = connection.exchange(&ask).await?;
         let (info, set) = replies.split_at(identity::REQUESTS.min(replies.len()));
         let server = ServerInfo::read(info)?;
         if server.is_replica {
@@ -174,7 +154,7 @@ impl Connector {
             self.assume_fresh,
         ));
         hello.add_command(scripts::read_undeclared(&self.keys.epoch));
-        let mut replies = exchange(connection, &hello).await?.into_iter();
+        let mut replies = connection.exchange(&hello).await?.into_iter();
         let ours = scripts::describe(&self.constants);
         let reply = replies.next().unwrap_or(Value::Nil);
         let form = match replies.next() {
@@ -188,7 +168,7 @@ impl Connector {
         let scripts = Scripts::new(key, &self.constants, record, floor, form);
         let mut load = scripts.load();
         probe(&mut load, &self.keys);
-        let loads = exchange(connection, &load).await?;
+        let loads = connection.exchange(&load).await?;
         let (loads, probed) = loads.split_at(loads.len().saturating_sub(PROBE_REQUESTS));
         let votes_from = set.as_ref().map_or(0, |set| set.votes_from);
         let epoch = Epoch {
@@ -251,7 +231,7 @@ impl Connector {
     /// it has that on record.
     async fn join(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &Connection,
         server: &ServerInfo,
         mut set: Option<Set>,
     ) -> Result<Option<Set>, NodeError> {
@@ -275,7 +255,7 @@ impl Connector {
                 }
             };
             record.cmd("GET").arg(key);
-            let replies = exchange(connection, &record).await?;
+            let replies = connection.exchange(&record).await?;
             if let Some(Value::ServerError(error)) = replies.first() {
                 return Err(server_error(error));
             }
@@ -314,18 +294,6 @@ const PROBE_REQUESTS: usize = identity::REQUESTS + 1;
 fn probe(pipeline: &mut Pipeline, keys: &Keys) {
     identity::ask(pipeline);
     pipeline.cmd("MGET").arg(&keys.epoch).arg(&keys.set);
-}
-
-/// Sends requests. Errors that the server returns are among the replies. Fails if the connection
-/// fails.
-pub(super) async fn exchange(
-    connection: &mut MultiplexedConnection,
-    pipeline: &Pipeline,
-) -> Result<Vec<Value>, NodeError> {
-    connection
-        .send_packed_commands(pipeline, 0, pipeline.len())
-        .await
-        .map_err(|error| connection_error(&error))
 }
 
 impl Epoch {
@@ -369,17 +337,17 @@ impl Transport for Connector {
         // From here on, a failure is known to the client's other nodes.
         let place = self.roster.place(self.node);
         let work = async move {
-            let (mut connection, pushes) = self
+            let (connection, pushes) = self
                 .open()
                 .await
                 .map_err(|error| connection_error(&error))?;
             let verified = self.clock.now();
-            let (server, epoch) = match self.shake_hands(&mut connection).await {
+            let (server, epoch) = match self.shake_hands(&connection).await {
                 // The server lost its memory during the handshake.
-                Err(NodeError::Disconnected { .. }) => self.shake_hands(&mut connection).await?,
+                Err(NodeError::Disconnected { .. }) => self.shake_hands(&connection).await?,
                 greeted => greeted?,
             };
-            let subscribed = pushes && self.subscribe(&mut connection).await?;
+            let subscribed = pushes && self.subscribe(&connection).await?;
             let handshake = self.handshake(verified, &server, &epoch);
             let session = Session {
                 connection,
@@ -401,7 +369,7 @@ impl Transport for Connector {
 
     async fn renew(&self, session: &mut Session) -> Result<Handshake, NodeError> {
         let verified = self.clock.now();
-        let (server, epoch) = self.shake_hands(&mut session.connection).await?;
+        let (server, epoch) = self.shake_hands(&session.connection).await?;
         if server.run_id != session.run_id {
             // Behind a proxy. Everything that was made for the other one (the subscription, the
             // place in the roster, the order of requests) is made anew with the connection.
@@ -430,36 +398,41 @@ impl Transport for Connector {
         verify: Option<Moment>,
     ) -> Sent<Vec<Value>> {
         let scripts = &session.epoch.scripts;
-        let mut pipeline = Pipeline::with_capacity(units.len() + PROBE_REQUESTS);
-        for unit in units {
-            let calls = unit.jobs().iter().map(|job| &job.call);
-            let cmd = match unit {
-                Unit::One(job) => scripts.one(job, cap, &self.bells),
-                Unit::Plain(job) => {
-                    pipeline.add_command(scripts::look_for_line(&job.call));
-                    scripts::set(&job.call)
-                }
-                Unit::Native(job, native) => {
-                    pipeline.add_command(scripts::delete(&job.call, *native));
-                    scripts::look_for_line(&job.call)
-                }
-                Unit::AcquireMany(_) => scripts.acquire_many(calls),
-                Unit::ExtendMany(_) => scripts.extend_many(calls),
-                Unit::DeleteMany(_) => scripts.delete_many(calls),
+        Box::pin(session.connection.send(|output| {
+            let mut count = 0;
+            let mut add = |cmd: Cmd| {
+                cmd.write_packed_command(output);
+                count += 1;
             };
-            pipeline.add_command(cmd);
-        }
-        if verify.is_some() {
-            probe(&mut pipeline, &self.keys);
-        }
-        let (mut connection, count) = (session.connection.clone(), pipeline.len());
-        // Unconstrained: the first poll must hand the requests over, or those of the next
-        // batch would overtake them; it may not be put off because the task has done a lot.
-        let sent = tokio::task::unconstrained(async move {
-            let replies = connection.send_packed_commands(&pipeline, 0, count).await;
-            replies.map_err(|error| broken(&error))
-        });
-        Box::pin(sent)
+            for unit in units {
+                let calls = unit.jobs().iter().map(|job| &job.call);
+                let cmd = match unit {
+                    Unit::One(job) => scripts.one(job, cap, &self.bells),
+                    Unit::Plain(job) => {
+                        add(scripts::look_for_line(&job.call));
+                        scripts::set(&job.call)
+                    }
+                    Unit::Native(job, native) => {
+                        add(scripts::delete(&job.call, *native));
+                        scripts::look_for_line(&job.call)
+                    }
+                    Unit::AcquireMany(_) => scripts.acquire_many(calls),
+                    Unit::ExtendMany(_) => scripts.extend_many(calls),
+                    Unit::DeleteMany(_) => scripts.delete_many(calls),
+                };
+                add(cmd);
+            }
+            if verify.is_some() {
+                let mut pipeline = Pipeline::new();
+                probe(&mut pipeline, &self.keys);
+                pipeline.cmd_iter().for_each(|cmd| add(cmd.clone()));
+            }
+            count
+        }))
+    }
+
+    fn poll(&self, session: &mut Session, cx: &mut Context<'_>) {
+        session.connection.poll(cx);
     }
 
     fn check(
@@ -500,13 +473,5 @@ impl Transport for Connector {
             let next = (unit.requests() > 1).then(|| values.next()).flatten();
             reply::answer(unit, value, next.as_ref(), after);
         }
-    }
-}
-
-fn broken(error: &RedisError) -> NodeError {
-    match connection_error(error) {
-        // The connection was in use: whether a request took effect is not known.
-        NodeError::Unreachable { why } | NodeError::Tls { why } => NodeError::Disconnected { why },
-        other => other,
     }
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Pipeline, RedisError, Value};
+use redis::{Pipeline, Value};
 
-use super::reply::connection_error;
+use super::Target;
+use super::connection::Connection;
+use super::reply::{glimpse, server_error};
 use super::scripts::{
     FENCE_PREFIX, TURN_MARK, fence_key, line_key, name_of_fence, parse_fence, readers_key,
     since_key,
@@ -23,44 +24,44 @@ const REPLIES: usize = 6;
 /// Returns the lock of this name, or all locks that have a fence: those of leasehold of the last
 /// day.
 pub(super) async fn survey(
-    client: redis::Client,
+    target: Target,
     timeout: Duration,
     name: Option<Name>,
 ) -> Result<Vec<Sighting>, NodeError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(timeout))
-        .set_response_timeout(Some(timeout));
-    let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    let mut connection = connecting.await.map_err(|error| connection_error(&error))?;
-    let seen = match name {
-        Some(name) => look_at_one(&mut connection, &name).await,
-        None => look_at_all(&mut connection).await,
-    };
-    seen.map_err(|error| connection_error(&error))
+    let connection = target.open_within(timeout).await?;
+    match name {
+        Some(name) => look_at_one(&connection, timeout, &name).await,
+        None => look_at_all(&connection, timeout).await,
+    }
 }
 
 /// The lock of this name. Fails if the key contains a value of another type.
 async fn look_at_one(
-    connection: &mut MultiplexedConnection,
+    connection: &Connection,
+    timeout: Duration,
     name: &Name,
-) -> Result<Vec<Sighting>, RedisError> {
-    let (time, replies) = ask(connection, std::slice::from_ref(name)).await?;
+) -> Result<Vec<Sighting>, NodeError> {
+    let (time, replies) = ask(connection, timeout, std::slice::from_ref(name)).await?;
     sightings(name, &replies, &time)
 }
 
 pub(super) async fn look_at_all(
-    connection: &mut MultiplexedConnection,
-) -> Result<Vec<Sighting>, RedisError> {
+    connection: &Connection,
+    timeout: Duration,
+) -> Result<Vec<Sighting>, NodeError> {
     let (mut cursor, mut seen) = (0_u64, Vec::new());
     loop {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor)
+        let mut scan = Pipeline::new();
+        scan.cmd("SCAN")
+            .arg(cursor)
             .arg("MATCH")
-            .arg(format!("{FENCE_PREFIX}*"));
-        scan.arg("COUNT").arg(STEP);
-        let (next, keys): (u64, Vec<Vec<u8>>) = scan.query_async(connection).await?;
+            .arg(format!("{FENCE_PREFIX}*"))
+            .arg("COUNT")
+            .arg(STEP);
+        let reply = connection.exchange_within(&scan, timeout).await?.pop();
+        let (next, keys) = read_scan(reply.unwrap_or(Value::Nil))?;
         let names: Vec<_> = keys.iter().filter_map(|key| name_of_fence(key)).collect();
-        seen.extend(look_at_listed(connection, &names).await?);
+        seen.extend(look_at_listed(connection, timeout, &names).await?);
         if next == 0 {
             break;
         }
@@ -73,16 +74,29 @@ pub(super) async fn look_at_all(
     Ok(seen)
 }
 
+/// The next cursor, and the keys of one step of a scan.
+fn read_scan(reply: Value) -> Result<(u64, Vec<Vec<u8>>), NodeError> {
+    if let Value::ServerError(error) = &reply {
+        return Err(server_error(error));
+    }
+    let why = format!(
+        "the reply to SCAN: {}",
+        glimpse(std::slice::from_ref(&reply))
+    );
+    redis::from_redis_value(reply).map_err(|_| NodeError::Protocol { why })
+}
+
 /// The locks of these names. A key that was a lock once and has a value of another type now is left
 /// out.
 async fn look_at_listed(
-    connection: &mut MultiplexedConnection,
+    connection: &Connection,
+    timeout: Duration,
     names: &[Name],
-) -> Result<Vec<Sighting>, RedisError> {
+) -> Result<Vec<Sighting>, NodeError> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
-    let (time, replies) = ask(connection, names).await?;
+    let (time, replies) = ask(connection, timeout, names).await?;
     let mut seen = Vec::new();
     for (name, replies) in names.iter().zip(replies.chunks_exact(REPLIES)) {
         if !is_of_another_type(replies) {
@@ -93,7 +107,7 @@ async fn look_at_listed(
 }
 
 /// The holders of a lock: its owner, or its readers.
-fn sightings(name: &Name, replies: &[Value], time: &Value) -> Result<Vec<Sighting>, RedisError> {
+fn sightings(name: &Name, replies: &[Value], time: &Value) -> Result<Vec<Sighting>, NodeError> {
     let [lock @ .., readers] = replies else {
         return Ok(Vec::new());
     };
@@ -109,9 +123,10 @@ fn is_of_another_type(replies: &[Value]) -> bool {
 
 /// Reads the server's clock and all keys of these names: [`REPLIES`] replies for each.
 async fn ask(
-    connection: &mut MultiplexedConnection,
+    connection: &Connection,
+    timeout: Duration,
     names: &[Name],
-) -> Result<(Value, Vec<Value>), RedisError> {
+) -> Result<(Value, Vec<Value>), NodeError> {
     let mut pipeline = Pipeline::new();
     pipeline.cmd("TIME");
     for name in names {
@@ -125,9 +140,7 @@ async fn ask(
         let readers = pipeline.cmd("ZRANGE").arg(readers_key(name));
         readers.arg(0).arg(-1).arg("WITHSCORES");
     }
-    let mut replies = connection
-        .send_packed_commands(&pipeline, 0, pipeline.len())
-        .await?;
+    let mut replies = connection.exchange_within(&pipeline, timeout).await?;
     let names = replies.split_off(replies.len().min(1));
     Ok((replies.pop().unwrap_or(Value::Nil), names))
 }
@@ -174,12 +187,12 @@ fn readers_of(marker: &Sighting, readers: &Value, time: &Value) -> Vec<Sighting>
     living.collect()
 }
 
-fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, RedisError> {
+fn sighting(name: &Name, replies: &[Value]) -> Result<Option<Sighting>, NodeError> {
     let [value, ttl, fence, waiters, granted] = replies else {
         return Ok(None);
     };
     let value = match value {
-        Value::ServerError(error) => return Err(error.clone().into()),
+        Value::ServerError(error) => return Err(server_error(error)),
         // The lock is free, and it is a waiter's turn.
         Value::BulkString(value) if value == TURN_MARK.as_bytes() => return Ok(None),
         Value::BulkString(value) => value,
