@@ -4,6 +4,7 @@
 //! A worker sets itself up and prints a line of JSON. It starts when it receives a line, and
 //! prints another one when it is done.
 
+mod count;
 mod hold;
 mod local;
 
@@ -106,6 +107,7 @@ pub(crate) fn work() -> Option<ExitCode> {
         [FLAG, "local", url, name, hold_ms, length_ms] => {
             local::work(url, name, hold_ms, length_ms)
         }
+        [FLAG, "count", kind, tasks, pairs, ref urls @ ..] => count::work(kind, tasks, pairs, urls),
         _ => return None,
     };
     match done {
