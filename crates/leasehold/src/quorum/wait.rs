@@ -44,7 +44,7 @@ enum Said {
     Turn,
     /// This permit is free here, and the claim is the first in line.
     Free(u32),
-    /// The node has granted the lock. A grant is not taken back.
+    /// The node has granted the lock.
     Granted,
 }
 
@@ -93,6 +93,11 @@ impl WaitState {
         // it. It was granted after this request arrived, so after the request was sent.
         if let Ok(Vote::Held { .. } | Vote::YourTurn) = answer {
             state.not_granted_at = state.not_granted_at.max(sent_at);
+            // Rule: a grant that the node reported before may have expired there since, and does not
+            // count with that moment. (If this answer is older than the grant, it costs a request.)
+            if state.said == Said::Granted {
+                state.said = Said::NotYet;
+            }
         }
         let is_news = match answer {
             Ok(Vote::YourTurn) => state.raise(Said::Turn),
@@ -381,6 +386,21 @@ mod tests {
         // An answer that grants does not say when the lock was granted.
         state.answered(3, at(20), 1, GRANTED);
         assert_eq!(state.not_granted_at(), Some(at(10)));
+    }
+
+    /// The share of a reader can expire on a node before the reader has a majority. The next WAIT is
+    /// refused there, and so the grant does not count any more, least of all from that WAIT on.
+    #[test]
+    fn a_grant_that_expired_does_not_count() {
+        for refusal in [held(), TURN] {
+            let mut state = asked();
+            state.notified(0, News::Granted);
+            state.begin(at(3000));
+            state.answered(2, at(3000), 0, refusal);
+            assert_eq!(state.granted().len(), 0);
+            state.notified(1, News::Granted);
+            assert_eq!(state.not_granted_at(), None, "one of three");
+        }
     }
 
     #[test]
