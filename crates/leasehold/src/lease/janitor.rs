@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::base::backoff::{Backoff, Pauses};
 use crate::base::clock::{Clock, Moment};
 use crate::base::name::Name;
+use crate::node::seat::Seat;
 use crate::node::{Call, Claim, DEAD_AFTER, HANDED_OVER, Node, NodeError, Tally, Verb, Vote};
 use crate::quorum::{Broadcast, NodeSet, Question};
 
@@ -120,8 +121,8 @@ impl Janitor {
         self.shared.post(|queue| queue.releases.push_back(item));
     }
 
-    /// Sends the queued releases that an acquire of this name must not overtake. A node processes
-    /// calls in the order in which they are submitted.
+    /// Sends the queued releases that an acquire of this name, or of a permit of this semaphore, must
+    /// not overtake. A node processes calls in the order in which they are submitted.
     pub(crate) fn send_queued(&self, name: &Name) {
         let shared = &self.shared;
         if shared.queued.load(Ordering::Acquire) > 0 {
@@ -131,7 +132,9 @@ impl Janitor {
                 let queue = shared.queue();
                 let of_name = |(_, repeat): &(_, &Repeat)| {
                     let fails = || matches!(shared.nodes[repeat.node].status(), Some(Err(_)));
-                    repeat.releasing.claim.name == *name && !fails()
+                    let claim = &repeat.releasing.claim;
+                    let semaphore = claim.seat().map(Seat::semaphore);
+                    (claim.name == *name || semaphore == Some(name)) && !fails()
                 };
                 let found = queue.repeats.iter().filter(of_name);
                 found.map(|(key, _)| *key).collect()
@@ -241,8 +244,11 @@ impl Shared {
     }
 }
 
-fn release(shared: &Arc<Shared>, item: PendingRelease) -> Arc<Broadcast> {
+fn release(shared: &Arc<Shared>, mut item: PendingRelease) -> Arc<Broadcast> {
     item.claim.mark_released();
+    if item.claim.was_sent_twice() {
+        item.skip = NodeSet::default();
+    }
     shared.owe(shared.nodes.len() - item.skip.len());
     let releasing = Arc::new(Releasing {
         shared: Arc::clone(shared),

@@ -25,6 +25,7 @@ pub struct Claim {
     on_one_node: bool,
     waited: AtomicBool,
     released: AtomicBool,
+    sent_twice: AtomicBool,
     holders: Mutex<Holders>,
     /// What a release that keeps the name leaves there, if that is a result.
     left_behind: OnceLock<Vec<u8>>,
@@ -63,6 +64,7 @@ impl Claim {
             on_one_node: false,
             waited: AtomicBool::new(false),
             released: AtomicBool::new(false),
+            sent_twice: AtomicBool::new(false),
             holders: Mutex::default(),
             left_behind: OnceLock::new(),
             replaces: None,
@@ -182,6 +184,18 @@ impl Claim {
     /// Marks the claim as released. From now on, no ACQUIRE, WAIT or EXTEND of it may be sent.
     pub(crate) fn mark_released(&self) {
         self.released.store(true, Ordering::Release);
+    }
+
+    /// Notes that a request of the claim is sent again, because its connection broke.
+    #[cfg(any(feature = "redis", feature = "planted-bugs"))]
+    pub(crate) fn mark_sent_twice(&self) {
+        self.sent_twice.store(true, Ordering::Release);
+    }
+
+    /// Whether a request of the claim was sent twice. The first copy may take effect after the second
+    /// was refused.
+    pub(crate) fn was_sent_twice(&self) -> bool {
+        self.sent_twice.load(Ordering::Acquire)
     }
 
     /// Whether the claim is being released. If a node has deferred an ACQUIRE, WAIT or EXTEND of it

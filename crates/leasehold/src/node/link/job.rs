@@ -76,6 +76,7 @@ impl Job {
         self.redos += 1;
         self.alone = true;
         self.in_doubt = true;
+        self.call.claim().mark_sent_twice();
         Ok(self)
     }
 

@@ -62,6 +62,11 @@ impl Aftermath {
     /// Answers a job, or notes what else is to be done with it.
     pub fn take(&mut self, mut job: Job, reply: Reply) {
         match reply {
+            // The first copy of the request may have released it.
+            Reply::Answer(Ok(Vote::Released { held: false })) if job.in_doubt && !job.released => {
+                let why = "it was sent twice, and the first may have taken effect".into();
+                job.answer(Err(NodeError::Disconnected { why }));
+            }
             Reply::Answer(Ok(vote)) => job.answer(Ok(vote)),
             Reply::Answer(Err(error)) => {
                 if error.is_passing() {
@@ -98,7 +103,7 @@ impl Aftermath {
             }
             Reply::NoScript | Reply::Forgot if job.redos >= MAX_REDOS => {
                 let why = "the server keeps forgetting its scripts or its epoch".into();
-                job.answer(Err(NodeError::Refused { why }));
+                job.give_up(NodeError::Refused { why });
             }
             Reply::NoScript | Reply::Forgot => {
                 self.forgot = true;

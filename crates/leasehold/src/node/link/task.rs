@@ -67,7 +67,6 @@ impl<T: Transport> Task<T> {
                             if was_useful {
                                 self.failures = 0;
                                 self.backoff.reset();
-                                self.backoff.reset();
                             }
                             why
                         }

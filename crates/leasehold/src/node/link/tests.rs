@@ -21,6 +21,8 @@ struct State {
     floors: VecDeque<u64>,
     /// The jobs of each write.
     writes: Vec<String>,
+    /// A release finds nothing: an earlier one has taken effect.
+    released: bool,
 }
 
 impl Transport for Server {
@@ -70,8 +72,9 @@ impl Transport for Server {
 
     fn read(&self, (): &(), units: Vec<Unit>, (): (), after: &mut Aftermath) {
         for job in units.into_iter().flat_map(Unit::into_jobs) {
+            let held = !self.0.lock().unwrap().released;
             let vote = match job.call.verb() {
-                Verb::Release { .. } => Vote::Released { held: true },
+                Verb::Release { .. } => Vote::Released { held },
                 _ => Vote::Granted,
             };
             after.take(job, Reply::Answer(Ok(vote)));
@@ -86,7 +89,16 @@ async fn submit(
     verb: Verb,
     claim: impl FnOnce(Claim) -> Claim,
 ) -> (Vec<String>, Result<Vote, NodeError>) {
-    let server = Server::default();
+    submit_to(Server::default(), floors, verb, claim).await
+}
+
+/// The same, to this server.
+async fn submit_to(
+    server: Server,
+    floors: [u64; 2],
+    verb: Verb,
+    claim: impl FnOnce(Claim) -> Claim,
+) -> (Vec<String>, Result<Vote, NodeError>) {
     server.0.lock().unwrap().floors = floors.into();
     let link = Link::start(server.clone(), Clock::default(), VERIFY_AFTER, 1);
     link.connect();
@@ -116,6 +128,21 @@ async fn a_release_that_is_sent_again_raises_the_fence() {
     let (writes, answer) = submit([0, 0], release, Claim::made_now).await;
     assert_eq!(writes, ["plain delete", "release"]);
     assert_eq!(answer, Ok(Vote::Released { held: true }));
+}
+
+/// The first copy of a release may have taken effect. That the second finds nothing does not say that
+/// the lease was lost.
+#[tokio::test]
+async fn a_release_that_was_sent_twice_does_not_say_that_the_lease_was_lost() {
+    let server = Server::default();
+    server.0.lock().unwrap().released = true;
+    let release = Verb::Release { keep: None };
+    let (writes, answer) = submit_to(server, [0, 0], release, Claim::made_now).await;
+    assert_eq!(writes, ["plain delete", "release"]);
+    assert!(
+        matches!(answer, Err(NodeError::Disconnected { .. })),
+        "{answer:?}"
+    );
 }
 
 /// The claim is a lease, or may be one: its holder relies on the lock that the server may still
