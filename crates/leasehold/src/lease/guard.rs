@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::acquire::local_queue::LocalTurn;
+use crate::base::backoff::{Backoff, Pauses};
 use crate::base::clock::Moment;
 use crate::base::error::{Error, Invalid, Loss};
 use crate::base::holder::kept_result;
@@ -17,9 +18,15 @@ use crate::lease::downgrade::downgrade;
 use crate::lease::grant::Won;
 use crate::lease::janitor::PendingRelease;
 use crate::lease::state::{Held, Progress};
-use crate::node::Holders;
-use crate::quorum::Broadcast;
+use crate::node::{Holders, Verb};
 use crate::quorum::round::Decision;
+use crate::quorum::{Broadcast, Question};
+
+/// The pauses before a name that is to be kept is released again, if too few nodes confirmed.
+const KEEP_RETRIES: Pauses =
+    Pauses::doubling(Duration::from_millis(20), Duration::from_millis(500));
+/// For how long.
+const KEEP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A lock that is held until it expires. Released when dropped.
 ///
@@ -434,7 +441,8 @@ impl Lease {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lease had ended: the name is not kept. [`Error::NoMajority`] if too
-    /// few nodes confirmed: the client repeats the release in the background, and on nodes where
+    /// few nodes confirmed within 5 s, or before the lease would have expired:
+    /// the client repeats the release in the background, and on nodes where
     /// that fails the name is free after the TTL. [`Error::Invalid`] for a period that is too long,
     /// and if the lease has [other guards](Lease::again): this guard is released.
     ///
@@ -473,16 +481,30 @@ impl Lease {
         if held.is_lost_at(now) {
             return Err(held.lost_error());
         }
-        let Some(broadcast) = self.send_release(Some(now + period)) else {
+        let give_up_at = held.deadline().min(now + KEEP_PATIENCE);
+        let Some(mut broadcast) = self.send_release(Some(now + period)) else {
             return Err(held.lost_error());
         };
-        match broadcast.decided().await {
-            Decision::Carried => Ok(()),
-            Decision::Refuted => Err(held.lost_error()),
-            Decision::Failed => {
-                let refusal = core.refused(held.claim(), &broadcast.round());
-                Err(core.explain(Error::NoMajority(Box::new(refusal))))
+        let mut backoff = Backoff::new(KEEP_RETRIES, core.next_seed());
+        loop {
+            match broadcast.decided().await {
+                Decision::Carried => return Ok(()),
+                Decision::Refuted => return Err(held.lost_error()),
+                Decision::Failed => {}
             }
+            let pause = backoff.pause();
+            let at = core.clock.now() + pause;
+            if at >= give_up_at || core.is_shut_down() {
+                let refusal = core.refused(held.claim(), &broadcast.round());
+                return Err(core.explain(Error::NoMajority(Box::new(refusal))));
+            }
+            core.clock.sleep(pause).await;
+            // A node that has kept the name already recognises the request. The janitor repeats it,
+            // too, but does not count the answers.
+            let keep = Some((now + period).saturating_duration_since(at));
+            let release = Verb::Release { keep };
+            let question = Question::new(release, held.claim(), held.grant.timeout);
+            broadcast = Broadcast::send(&core.nodes, question);
         }
     }
 

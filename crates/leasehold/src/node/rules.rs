@@ -381,6 +381,13 @@ pub fn release(view: &View<'_>, claim: &Claim, keep: Option<Duration>) -> (Vote,
         return shared::release(view, claim, keep);
     }
     let held = view.lock == Some(claim.owner());
+    // The same request again: the name is kept already.
+    if keep.is_some()
+        && claim.is_fenced()
+        && view.lock.is_some_and(|lock| *lock == claim.kept_value())
+    {
+        return (Vote::Released { held: true }, Write::Nothing);
+    }
     let vote = Vote::Released { held };
     if view.lock.is_some() && !held {
         // Never raise the fence under a live holder.

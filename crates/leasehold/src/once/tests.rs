@@ -118,6 +118,50 @@ async fn a_result_counts_though_a_node_fails_faster_than_others_answer() {
     assert_eq!(&*run(&skipping, b"").await.unwrap().bytes, b"fine");
 }
 
+/// Nodes that fail while the result is stored, for less than the lease lasts, cost only time. The
+/// first request may have taken effect, and its reply was lost.
+#[tokio::test]
+async fn a_result_is_stored_though_the_nodes_fail_for_a_while() {
+    for takes_effect in [true, false] {
+        let node = Stalling {
+            node: MemoryNode::new("a"),
+            releases: AtomicUsize::new(0),
+            takes_effect,
+        };
+        let client = Client::builder().custom_node(node).build().unwrap();
+        let once = client.once("x", PERIOD);
+        let done = run(&once, b"fine").await.expect("stored");
+        assert!(done.ran_here);
+        assert_eq!(&*once.peek().await.unwrap().expect("stored").bytes, b"fine");
+    }
+}
+
+/// A node that does not answer the first three releases.
+struct Stalling {
+    node: MemoryNode,
+    releases: AtomicUsize,
+    takes_effect: bool,
+}
+
+impl Node for Stalling {
+    fn label(&self) -> &str {
+        self.node.label()
+    }
+
+    fn submit(&self, call: Call) {
+        let is_release = matches!(call.verb(), Verb::Release { .. });
+        if !is_release || self.releases.fetch_add(1, Ordering::SeqCst) >= 3 {
+            return self.node.submit(call);
+        }
+        match self.takes_effect {
+            true => self
+                .node
+                .submit(call.relay(|call, _| call.answer(Err(NodeError::Unanswered)))),
+            false => call.answer(Err(NodeError::Unanswered)),
+        }
+    }
+}
+
 /// An outage is found out once, not by one task after the other.
 #[tokio::test]
 async fn tasks_share_an_outage() {

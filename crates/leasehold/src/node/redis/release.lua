@@ -20,6 +20,9 @@ local line, held = known and @has_line(known), owner == ARGV[1]
 local kept_ms = ARGV[3] or '0'
 -- @fence_ttl(kept_ms)
 
+-- The same request again: the name is kept already.
+if ARGV[3] and owner == ARGV[4] and token > 0 then return token end
+
 -- The common case. The fence under a lock is the lock's token, so one more burns the next,
 -- and it lives on for as long as the acquire or extend said.
 if held and not line then
