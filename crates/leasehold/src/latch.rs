@@ -70,7 +70,7 @@ impl Latch {
         self
     }
 
-    /// Returns this latch with arrivals that count for this time, 1 s to 366 days.
+    /// Returns this latch with arrivals that count for this time, 10 ms to 366 days.
     #[must_use]
     pub fn kept_for(mut self, time: Duration) -> Self {
         self.kept = time;

@@ -278,11 +278,7 @@ async fn acquire_in_order(
     }
     let mut leases: Vec<Option<Lease>> = wants.iter().map(|_| None).collect();
     for index in order {
-        let waited = core.clock.now().saturating_duration_since(started);
-        let options = match options.wait {
-            Wait::For(wait) => options.clone().wait(Wait::For(wait.saturating_sub(waited))),
-            _ => options.clone(),
-        };
+        let options = options.clone().waiting_since(started, core.clock.now());
         let held: Vec<_> = leases.iter().flatten().map(Lease::lost).collect();
         let acquired = tokio::select! {
             biased;

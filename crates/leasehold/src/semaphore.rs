@@ -12,7 +12,7 @@ use crate::base::join;
 use crate::base::mode::Mode;
 use crate::base::name::Name;
 use crate::client::core::Core;
-use crate::client::options::{Options, Wait};
+use crate::client::options::Options;
 use crate::lease::guard::Lease;
 use crate::lease::leases::Leases;
 use crate::node::seat::Seat;
@@ -250,25 +250,37 @@ impl Semaphore {
         }
     }
 
-    /// Acquires several permits while no other client does.
+    /// Acquires several permits while no other client does. [`Options::min_hold`] applies only to a
+    /// call that succeeds: the permits that another one got are free at once.
     async fn collect(&self, count: u32) -> Result<Leases, Error> {
         if count == 1 {
             return Ok(Leases::new(vec![self.acquire().await?]));
         }
         let (key, core, options) = (self.key()?, &self.handle.core, &self.handle.options);
-        let started = core.clock.now();
-        let gate = acquire::acquire(core, &Want::exclusive(key.gate()), options).await?;
+        options.validate(core.constants.restart_guard)?;
+        let (started, min_hold) = (core.clock.now(), options.min_hold);
+        let gate = Want::exclusive(key.gate());
+        let rest = || {
+            options
+                .clone()
+                .min_hold(None)
+                .waiting_since(started, core.clock.now())
+        };
         loop {
-            let waited = core.clock.now().saturating_duration_since(started);
-            let options = match options.wait {
-                Wait::For(wait) => options.clone().wait(Wait::For(wait.saturating_sub(waited))),
-                _ => options.clone(),
+            // For as long as it takes: the limit is for what the caller does with the permits.
+            let gate = acquire::acquire(core, &gate, &rest().max_hold(None)).await;
+            let gate = gate.map_err(|error| about_permits(error, core.name_of(&key)))?;
+            let permits = (0..count).map(|_| self.acquire_with(rest()));
+            let permits = tokio::select! {
+                biased;
+                // Another client may collect permits, too, and wait for those of this call.
+                () = gate.lost() => continue,
+                permits = join::all(permits) => permits,
             };
-            let permits = (0..count).map(|_| self.acquire_with(options.clone()));
-            let permits: Result<Vec<_>, _> = join::all(permits).await.into_iter().collect();
-            let leases = Leases::new(permits?);
+            let leases = Leases::new(permits.into_iter().collect::<Result<_, _>>()?);
             // One of them may have been lost while the call waited for the others.
             if leases.is_valid() {
+                leases.iter().for_each(|lease| lease.set_min_hold(min_hold));
                 // Released in the background: while this call waited for that, a lease could be lost.
                 drop(gate);
                 return Ok(leases);
@@ -289,6 +301,16 @@ fn check(option: &'static str, value: u32, max: u64) -> Result<(), Invalid> {
             max,
         }),
     }
+}
+
+/// A refusal of the lock that a client holds while it collects permits is about the semaphore.
+fn about_permits(mut error: Error, name: Name) -> Error {
+    if let Error::Held(refusal) | Error::TimedOut { refusal, .. } | Error::NoMajority(refusal) =
+        &mut error
+    {
+        refusal.name = Some(name);
+    }
+    error
 }
 
 /// If a majority of nodes has another number of permits, the error says so.

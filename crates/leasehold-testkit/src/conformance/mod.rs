@@ -264,6 +264,7 @@ macro_rules! conformance {
             refuses_bad_parties,
             permits_are_limited,
             a_free_permit_is_found,
+            the_last_of_very_many_permits_is_found,
             waiters_get_permits_in_order_of_arrival,
             no_caller_jumps_the_line_for_a_permit,
             at_most_so_many_of_8_clients_at_a_time,

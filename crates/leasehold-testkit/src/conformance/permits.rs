@@ -75,6 +75,23 @@ pub async fn a_free_permit_is_found(case: Case) {
     assert!(leases.iter().all(|lease| lease.permit() != last.permit()));
 }
 
+/// The same for more permits than a node looks at for one request: they are found, without waiting and
+/// by a waiter.
+pub async fn the_last_of_very_many_permits_is_found(case: Case) {
+    let (one, two) = (case.client().await, case.client().await);
+    let many = one.semaphore("a", 150);
+    let leases = many.acquire_many(149).await.expect("all but one");
+    let semaphore = two.semaphore("a", 150);
+    let last = permit(&semaphore).await;
+    assert!(is_full(&semaphore).await && leases.get("a").is_some());
+    let waiting = tokio::spawn(semaphore.acquire());
+    pause(50).await;
+    let number = last.permit();
+    last.release().await;
+    let next = waiting.await.expect("no panic").expect("a lease");
+    assert_eq!(next.permit(), number);
+}
+
 /// Clients that wait are served in the order in which they came.
 pub async fn waiters_get_permits_in_order_of_arrival(case: Case) {
     let holder = case.client().await.semaphore("a", 2);

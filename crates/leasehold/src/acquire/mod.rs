@@ -77,6 +77,7 @@ pub(crate) async fn acquire_permit(
         return Err(Invalid::PermitWithoutFencing.into());
     }
     core.check_runtime()?;
+    core.janitor.send_queued(semaphore);
     let patience = Patience::new(options, core.next_seed(), core.clock.now(), None);
     let won = waiter::acquire_permit(core, semaphore, permits, options, patience).await?;
     let lease = Lease::new(core, won, options, None);

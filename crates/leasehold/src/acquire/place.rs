@@ -7,6 +7,7 @@ use super::attempt::{Armed, Attempt, Refused};
 use crate::base::clock::Moment;
 use crate::base::error::{NodeOutcome, Refusal};
 use crate::lease::grant::Won;
+use crate::node::seat::{SEARCHED, Seat};
 use crate::node::{Verb, Vote, Watch};
 use crate::planted;
 use crate::quorum::round::Advice;
@@ -43,6 +44,9 @@ pub(super) struct Place<'a> {
     split_since: Option<Moment>,
     /// How long the last request took.
     round_trip: Duration,
+    /// The search for a free permit begins here, and has gone so far.
+    search_from: u64,
+    searched: u32,
 }
 
 /// What a waiter can expect, by the answers of the nodes.
@@ -69,6 +73,8 @@ impl<'a> Place<'a> {
             signals,
             split_since: None,
             round_trip: Duration::ZERO,
+            search_from: 0,
+            searched: 0,
             leaving,
             attempt,
         }
@@ -82,7 +88,10 @@ impl<'a> Place<'a> {
             self.attempt.arm(sent_at);
         }
         if let Some(seat) = self.attempt.claim.seat() {
-            seat.search_from(core.next_seed());
+            if self.searched == 0 {
+                self.search_from = core.next_seed() >> 1;
+            }
+            seat.search_from(self.search_from + u64::from(self.searched));
         }
         let question = self.attempt.question(Verb::Wait);
         self.signals.ask(&core.nodes, &question, sent_at);
@@ -138,6 +147,18 @@ impl<'a> Place<'a> {
                 () = &mut sleep => return false,
             }
         }
+    }
+
+    /// Whether to go on at once with the search for a free permit: the waiter is first in line, and the
+    /// nodes have not looked at all permits yet.
+    pub(super) fn goes_on_searching(&mut self, outlook: &Outlook) -> bool {
+        let permits = self.attempt.claim.seat().and_then(Seat::permits);
+        self.searched += SEARCHED;
+        let goes_on = outlook.before == 0 && self.searched < permits.unwrap_or(0);
+        if !goes_on {
+            self.searched = 0;
+        }
+        goes_on
     }
 
     /// Whether the claim's turn does not come although some nodes granted it the lock long ago.

@@ -271,6 +271,9 @@ impl<'a> Waiting<'a> {
                 place.attempt.haste = self.haste();
             }
             let (advice, outlook) = (refused.advice, place.outlook(&refused.refusal));
+            if in_line && place.goes_on_searching(&outlook) {
+                continue;
+            }
             let mut pause = self.on_refused(refused).await?;
             if let Advice::Contended { remaining } = advice {
                 let pause_in_line = outlook.pause(pause, remaining);

@@ -145,12 +145,19 @@ impl Holder {
             token: Some(token),
             host: Some(shown(host.as_bytes())),
             pid: pid.parse().ok(),
-            label: (!label.is_empty()).then(|| shown(label)),
+            label: (!label.is_empty()).then(|| label_of(label)),
             kept,
             result,
             shared: marker || mode == Mode::Shared,
         })
     }
+}
+
+/// The label as its holder gave it. One that no client of this crate writes may be longer, and contain
+/// what must not reach a terminal.
+fn label_of(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LABEL)]);
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Splits the end of a kept value into the label and the result, if there is one.
@@ -372,6 +379,15 @@ mod tests {
     #[test]
     fn every_attempt_has_its_own_value() {
         assert_ne!(new_owner(1, ""), new_owner(1, ""));
+    }
+
+    #[test]
+    fn a_label_is_what_its_holder_gave() {
+        let label = format!("C:\\app;{}", "é".repeat(120));
+        let holder = Holder::parse(&new_owner(1, &label));
+        assert_eq!(holder.label.as_deref(), Some(&*label));
+        let foreign = Holder::parse(&new_owner(1, "a\u{1b}[2Jb"));
+        assert_eq!(foreign.label.as_deref(), Some("a\u{fffd}[2Jb"));
     }
 
     #[test]

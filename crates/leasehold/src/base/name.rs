@@ -110,13 +110,20 @@ impl Name {
         Self([GATE, tagged].concat().into())
     }
 
-    /// The key of the arrival of a party at the latch with this name.
+    /// The key of the arrival of a party at the latch with this name. The length of the name separates
+    /// it from the party: both may contain any bytes.
     pub(crate) fn arrival(&self, party: &Self) -> Self {
-        Self(
-            [LATCH, &self.tagged(), b":", party.as_bytes()]
-                .concat()
-                .into(),
-        )
+        let tagged = self.tagged();
+        let length = tagged.len().to_string();
+        let parts = [
+            LATCH,
+            length.as_bytes(),
+            b":",
+            &tagged,
+            b":",
+            party.as_bytes(),
+        ];
+        Self(parts.concat().into())
     }
 
     /// A key as a node stores it: a name, or a key that this module makes of names.
@@ -252,7 +259,14 @@ mod tests {
         assert_eq!(keys.gate().to_string(), "leasehold:gate:{exports}");
         let (latch, party) = (Name::new("import").unwrap(), Name::new("orders").unwrap());
         let arrival = latch.arrival(&party).to_string();
-        assert_eq!(arrival, "leasehold:latch:{import}:orders");
+        assert_eq!(arrival, "leasehold:latch:8:{import}:orders");
+        // Different latches have different keys, whatever their names and parties contain.
+        let key = |name: &str, party: &str| {
+            let party = Name::new(party).unwrap();
+            Name::new(name).unwrap().arrival(&party)
+        };
+        assert_ne!(key("job", "{job}:p"), key("{job}", "p"));
+        assert_ne!(key("x}", "a:b"), key("x}:a", "b"));
         for other in [
             "leasehold:epoch",
             "leasehold:permit:{a}",

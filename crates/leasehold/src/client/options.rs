@@ -376,8 +376,14 @@ impl Options {
         self.wait != Wait::No && self.attempts != Some(1) && !self.barging
     }
 
-    /// Whether a call waits for other tasks of its process before it waits in line. A call with a
-    /// limited number of attempts does not, because it would make no attempts meanwhile.
+    /// The options of a part of a call that has waited since `started`.
+    pub(crate) fn waiting_since(mut self, started: Moment, now: Moment) -> Self {
+        if let Wait::For(wait) = &mut self.wait {
+            *wait = wait.saturating_sub(now.saturating_duration_since(started));
+        }
+        self
+    }
+
     /// Until when a call that began at `started` may wait.
     pub(crate) fn until(&self, started: Moment) -> Moment {
         match self.wait {
@@ -387,6 +393,8 @@ impl Options {
         }
     }
 
+    /// Whether a call waits for other tasks of its process before it waits in line. A call with a
+    /// limited number of attempts does not, because it would make no attempts meanwhile.
     pub(crate) fn queues_in_process(&self) -> bool {
         self.stands_in_line() && self.attempts.is_none()
     }

@@ -34,8 +34,10 @@ pub const HANDED_OVER: Duration = Duration::from_secs(2);
 /// anyway, and each notification costs the node time in which it answers nobody.
 pub const ANNOUNCED_TO: usize = 100;
 
-/// How many readers are granted the lock by one request. The next request goes on.
-pub(crate) const SHARED_AT_ONCE: usize = 100;
+/// How many of the first in line one request serves: readers that are granted the lock, and waiters
+/// that were overtaken or cannot be notified. The next request goes on. So the time that one request
+/// takes does not grow with the number of waiters that died.
+pub(crate) const SERVED_AT_ONCE: usize = 100;
 
 /// What a node stores for one name, while it votes on one request: what [`vote`] works on.
 ///
@@ -87,6 +89,7 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
         serve(record, verb, claim);
     }
     let (mut vote, write) = decide(record, verb, claim);
+    let keeps = matches!(write, Write::Keep { .. });
     record.write(write, claim);
     refresh(record, verb, claim, &vote);
     match &mut vote {
@@ -94,9 +97,7 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
         Vote::Held { place, .. } if joins => *place = Some(record.line().before(claim.owner())),
         _ => {}
     }
-    if let (Verb::Release { keep: Some(_) }, Vote::Released { held: true }) = (verb, &vote)
-        && claim.has_result()
-    {
+    if keeps && claim.has_result() {
         announce(record.line());
     }
     // After it: a lock that was released goes to the first in line. So does one that a writer shares
@@ -168,8 +169,10 @@ fn serve(record: &mut impl Record, verb: Verb, asking: &Claim) {
     }
     let before = view.now.saturating_sub(rules::micros(DEAD_AFTER));
     record.line().remove_silent(before);
-    let mut granted = 0;
-    while let Some((first, ticket)) = record.line().first() {
+    for _ in 0..SERVED_AT_ONCE {
+        let Some((first, ticket)) = record.line().first() else {
+            return;
+        };
         let (mode, view) = (owner_mode(&first), record.view(&first));
         let overtaken = ticket <= view.need(mode);
         let (free, shared) = (view.is_free_for(mode), view.is_shared());
@@ -199,8 +202,7 @@ fn serve(record: &mut impl Record, verb: Verb, asking: &Claim) {
         let write = rules::grant(&record.view(&first), &first, ticket, HANDED_OVER);
         record.grant(&first, ticket, write);
         record.line().leave(&first);
-        granted += 1;
-        if mode == Mode::Exclusive || granted == SHARED_AT_ONCE {
+        if mode == Mode::Exclusive {
             return;
         }
     }

@@ -16,6 +16,7 @@
 
 use std::time::Duration;
 
+use super::record::SERVED_AT_ONCE;
 use super::rules::{self, Constants};
 use super::seat::Seat;
 use super::{Claim, DEAD_AFTER, Line, News, TURN, Verb, Vote};
@@ -58,7 +59,10 @@ pub fn vote_on_permit(
     claim: &Claim,
     seat: &Seat,
 ) -> Vote {
-    if let (Verb::Acquire | Verb::Wait, Some(ours)) = (verb, seat.permits()) {
+    // Rule: the same request again has the same answer, whatever has changed since. (WAIT writes
+    // nothing to the lock.)
+    let again = verb == Verb::Acquire && node.vote(Verb::Wait, claim) == Vote::Granted;
+    if let (Verb::Acquire | Verb::Wait, Some(ours), false) = (verb, seat.permits(), again) {
         match node.permits() {
             Some(permits) if permits != ours && !planted::on(Bug::OtherNumberAccepted) => {
                 return Vote::OtherPermits { permits };
@@ -73,12 +77,13 @@ pub fn vote_on_permit(
     }
     match (verb, seat.number()) {
         (Verb::Wait, _) => wait(node, claim, seat),
-        (Verb::Acquire, _) => acquire(node, claim, seat),
+        (Verb::Acquire, _) => acquire(node, claim, seat, again),
         (Verb::Extend, _) => node.vote(verb, claim),
         (Verb::Release { .. }, permit) => {
             if let (true, Some(permits)) = (seat.resizes(), seat.permits()) {
                 node.set_permits(permits);
             }
+            refresh_permits(node);
             let vote = match permit {
                 // Rule: the ticket stays. This may be the release of a request that failed, after which
                 // the client still waits.
@@ -109,6 +114,7 @@ fn wait(node: &mut impl SemaphoreRecord, claim: &Claim, seat: &Seat) -> Vote {
         };
     }
     node.line().join(claim);
+    refresh_permits(node);
     let is_first = node
         .line()
         .first()
@@ -128,13 +134,16 @@ fn wait(node: &mut impl SemaphoreRecord, claim: &Claim, seat: &Seat) -> Vote {
         false => None,
     };
     let (holder, remaining) = soonest.unwrap_or_default();
+    // No holder of a permit is taken for the first in line, whose ticket is above the fence.
+    let fence = fence.max(holder.token.unwrap_or(0));
     Vote::held(holder, remaining, fence, now).with_place(place)
 }
 
 /// ACQUIRE of a permit. Rule: while there is a line, only the first in line can acquire a permit.
-fn acquire(node: &mut impl SemaphoreRecord, claim: &Claim, seat: &Seat) -> Vote {
+fn acquire(node: &mut impl SemaphoreRecord, claim: &Claim, seat: &Seat, again: bool) -> Vote {
     let place = seat.place(claim.owner());
-    if let Some((first, _)) = node.line().first()
+    if !again
+        && let Some((first, _)) = node.line().first()
         && place != Some(&*first)
         && !planted::on(Bug::TicketIgnored)
     {
@@ -164,7 +173,10 @@ fn acquire(node: &mut impl SemaphoreRecord, claim: &Claim, seat: &Seat) -> Vote 
 
 /// Notifies the first in line if a permit is free.
 fn announce(node: &mut impl SemaphoreRecord, seat: &Seat) {
-    while let Some((first, _)) = node.line().first() {
+    for _ in 0..SERVED_AT_ONCE {
+        let Some((first, _)) = node.line().first() else {
+            return;
+        };
         let Some(permit) = free_permit(node, seat) else {
             return;
         };
@@ -175,6 +187,13 @@ fn announce(node: &mut impl SemaphoreRecord, seat: &Seat) {
         if is_notified {
             return;
         }
+    }
+}
+
+/// The number of permits is kept on record for as long as the semaphore is used.
+fn refresh_permits(node: &mut impl SemaphoreRecord) {
+    if let Some(permits) = node.permits() {
+        node.set_permits(permits);
     }
 }
 

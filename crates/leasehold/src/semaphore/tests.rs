@@ -2,8 +2,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::Client;
 use crate::node::{Call, Node};
+use crate::{Client, Wait};
 
 /// A node that takes a ticket for the claim of a lock, and counts requests.
 struct Confused {
@@ -48,6 +48,79 @@ async fn a_ticket_that_is_granted_does_not_cause_requests_without_end() {
     );
     let waits = waits.load(Ordering::SeqCst);
     assert!((1..50).contains(&waits), "{waits} times");
+}
+
+/// A node that names a permit that does not exist.
+struct Generous(Arc<AtomicU32>);
+
+impl Node for Generous {
+    fn label(&self) -> &str {
+        "generous"
+    }
+
+    fn has_semaphores(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, call: Call) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        let vote = match call.verb() {
+            Verb::Release { .. } => Vote::Released { held: false },
+            _ => Vote::Free { permit: 7 },
+        };
+        call.answer(Ok(vote));
+    }
+}
+
+#[tokio::test]
+async fn a_permit_that_does_not_exist_does_not_cause_requests_without_end() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let node = Generous(Arc::clone(&asked));
+    let client = Client::builder().custom_node(node).build().expect("valid");
+    let semaphore = client.semaphore("a", 2);
+    let acquired = semaphore.acquire_timeout(Duration::from_millis(500)).await;
+    assert!(acquired.is_err(), "{acquired:?}");
+    let asked = asked.load(Ordering::SeqCst);
+    assert!((1..100).contains(&asked), "{asked} times");
+}
+
+/// A client's own release is not overtaken by its next call.
+#[tokio::test]
+async fn a_dropped_permit_can_be_acquired_again_at_once() {
+    let client = Client::in_memory();
+    let semaphore = client.semaphore("a", 1);
+    for _ in 0..10 {
+        let permit = semaphore.try_acquire().await.expect("a majority");
+        drop(permit.expect("free again"));
+    }
+}
+
+/// [`Options::min_hold`] keeps what a call acquired, neither what it only tried to, nor the lock that
+/// lets one client at a time collect permits.
+#[tokio::test]
+async fn only_acquired_permits_are_kept() {
+    let client = Client::in_memory();
+    let keeping = client
+        .semaphore("a", 4)
+        .with_options(|options| options.min_hold(Duration::from_secs(60)).wait(Wait::No));
+    let other = client.semaphore("a", 4);
+    let one = other.acquire().await.expect("a permit");
+    let refused = keeping.acquire_many(4).await;
+    assert!(matches!(refused, Err(Error::Held(_))), "{refused:?}");
+    one.release().await;
+    let free = |count| {
+        let other = other.clone();
+        async move {
+            let free =
+                other.with_options(|options| options.wait(Wait::For(Duration::from_secs(20))));
+            free.acquire_many(count).await
+        }
+    };
+    free(4).await.expect("all four").release().await;
+    keeping.acquire_many(2).await.expect("two").release().await;
+    free(2).await.expect("the other two").release().await;
+    let refused = keeping.clone().acquire_many(3).await;
+    assert!(matches!(refused, Err(Error::Held(_))), "{refused:?}");
 }
 
 /// A node on which a permit is free. It refuses the first token for it if `fence` is above that.

@@ -10,7 +10,7 @@ use crate::base::name::Name;
 use crate::client::core::Core;
 use crate::client::options::{Options, Wait};
 use crate::lease::grant::Won;
-use crate::node::seat::Seat;
+use crate::node::seat::{SEARCHED, Seat};
 use crate::planted;
 use crate::quorum::round::Advice;
 
@@ -61,13 +61,12 @@ pub(crate) async fn acquire_permit(
             }
             Turn::Come | Turn::Split => {}
         }
-        let permit = match place.free_permit() {
-            Some(permit) if permit < permits => permit,
-            // A node has another number of permits on record.
-            Some(_) => continue,
+        let permit = match place.free_permit().filter(|permit| *permit < permits) {
+            Some(permit) => permit,
             None => {
-                // Nodes that take the ticket for the claim of a lock. What they said stays so, and is
-                // of no use: without a pause, this would send requests without end.
+                // Nodes that take the ticket for the claim of a lock, or name a permit that does not
+                // exist. What they said stays so, and is of no use: without a pause, this would send
+                // requests without end.
                 let pause = wait.on_refused(place.unusable()).await?;
                 core.clock.sleep(pause).await;
                 let leaving = place.attempt.take_armed();
@@ -92,8 +91,9 @@ pub(crate) async fn acquire_permit(
                 return Ok(won);
             }
             Err(refused) => {
+                // The ticket has joined the line again: what the nodes answer ends the pause.
                 let pause = wait.on_refused(refused).await?;
-                core.clock.sleep(pause).await;
+                place.is_notified_within(pause).await;
             }
         }
     }
@@ -101,9 +101,10 @@ pub(crate) async fn acquire_permit(
 
 impl Waiting<'_> {
     /// Requests a permit without standing in line: the guessed one, and then those that the nodes name
-    /// as free. `None`: it is time to stand in line.
+    /// as free. A call that may not wait goes on until the nodes have looked at all permits. `None`: it
+    /// is time to stand in line.
     async fn guess_permit(&mut self, guess: u32, permits: u32) -> Result<Option<Won>, Error> {
-        let (mut permit, mut guesses) = (guess, 0);
+        let (mut permit, mut guesses, mut searched) = (guess, 0, SEARCHED);
         loop {
             let seat = Seat::permit(self.want.name.clone(), permits, permit, None);
             let refused = match self.take_permit(seat, None).await? {
@@ -117,6 +118,9 @@ impl Waiting<'_> {
                 (permit, guesses) = (free, guesses + 1);
             } else if contended && self.options.wait != Wait::No {
                 return Ok(None);
+            } else if contended && searched < permits {
+                permit = (guess + searched) % permits;
+                searched += SEARCHED;
             } else {
                 let pause = self.on_refused(refused).await?;
                 self.core.clock.sleep(pause).await;

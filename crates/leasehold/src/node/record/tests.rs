@@ -593,7 +593,7 @@ fn no_request_grants_the_lock_to_more_than_so_many_readers() {
     let fixture = Fixture::new();
     let holder = fixture.on_one_node(1);
     fixture.ask(Verb::Acquire, &holder);
-    let readers: Vec<_> = (0..SHARED_AT_ONCE as u64 * 3)
+    let readers: Vec<_> = (0..SERVED_AT_ONCE as u64 * 3)
         .map(|t| fixture.reader_on_one_node(t + 2))
         .collect();
     for reader in &readers {
@@ -601,7 +601,7 @@ fn no_request_grants_the_lock_to_more_than_so_many_readers() {
     }
     let granted = || readers.iter().filter(|reader| reader.is_granted()).count();
     fixture.release(&holder);
-    assert_eq!(granted(), SHARED_AT_ONCE);
+    assert_eq!(granted(), SERVED_AT_ONCE);
     // Before and after its vote.
     fixture.ask(Verb::Wait, &readers[0]);
     assert_eq!(granted(), readers.len());

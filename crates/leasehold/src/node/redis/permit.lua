@@ -28,8 +28,16 @@ local LOCK, FENCE, LINE, SEEN, BELL, PERMITS, EPOCH_KEY = unpack(KEYS, 1, 7)
 local owner, token, verb, name, place, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local found = redis.call('MGET', EPOCH_KEY, PERMITS)
 if found[1] ~= EPOCH then return {'FORGOT', ARGV[2]} end
-if (verb == 'A' or verb == 'W') and found[2] and found[2] ~= permits then
-  return {'PERMITS', ARGV[2], tonumber(found[2])}
+local value, known, held, again
+if verb == 'A' or verb == 'R' then
+  value, known = redis.call('GET', LOCK), redis.call('GET', FENCE)
+  held = value == owner
+  -- The same request again has the same answer, whatever has changed since. Nothing up to the floor
+  -- counts: see `View::is_granted_to`.
+  again = verb == 'A' and held and known == ARGV[2] and FLOOR < token
+end
+if (verb == 'A' or verb == 'W') and found[2] and found[2] ~= permits and not again then
+  return {'PERMITS', ARGV[2], math.min(math.max(tonumber(found[2]) or 0, 0), 4294967295)}
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -52,7 +60,7 @@ end
 
 -- Notifies the first in line if a permit is free.
 local function announce()
-  while true do
+  for _ = 1, @served_at_once() do
     local first = redis.call('ZRANGE', LINE, '0', '0')[1]
     local permit = first and free_permit()
     if not permit then return end
@@ -85,6 +93,7 @@ if verb == 'W' then
   redis.call('ZADD', SEEN, digits(now), owner)
   redis.call('ZADD', LINE, ARGV[2], owner)
   redis.call('HSET', BELL, owner, '0:' .. ARGV[8])
+  redis.call('PEXPIRE', PERMITS, FENCE_MS)
   -- @refresh_line
   local before, soonest, value = redis.call('ZRANK', LINE, owner), -1, ''
   if before == 0 then
@@ -97,14 +106,20 @@ if verb == 'W' then
     end
     value = redis.call('GET', next_free or KEYS[8]) or ''
   end
-  return {'HELD', ARGV[2], FLOOR, now, soonest, value, before}
+  -- No holder of a permit is taken for the first in line, whose ticket is above the fence.
+  local fence = math.max(FLOOR, tonumber(string.match(value, '^%w+:(%d+):%d+@') or 0))
+  return {'HELD', ARGV[2], fence, now, soonest, value, before}
 end
 
-local value, known = redis.call('GET', LOCK), redis.call('GET', FENCE)
 local fence = math.max(known and tonumber(@highest(known)) or now - F, FLOOR)
-local held = value == owner
 
 if verb == 'R' then
+  redis.call('PEXPIRE', PERMITS, FENCE_MS)
+  -- The same request again: the name is kept already.
+  if ARGV[8] and value == ARGV[9] then
+    announce()
+    return {'RELEASED', ARGV[2], 1}
+  end
   -- The ticket stays: this may be the release of a request that failed.
   local kept_ms = ARGV[8] or '0'
   -- @fence_ttl(kept_ms)
@@ -126,9 +141,7 @@ end
 
 -- While there is a line, only the first in line can acquire a permit.
 local first = redis.call('ZRANGE', LINE, '0', '0')[1]
-if first and first ~= place then return {'HELD', ARGV[2], FLOOR, now, tonumber(TURN_MS), first} end
--- Again. Nothing up to the floor counts: see `View::is_granted_to`.
-local again = held and known == ARGV[2] and FLOOR < token
+if first and first ~= place and not again then return {'HELD', ARGV[2], FLOOR, now, tonumber(TURN_MS), first} end
 if value and not again and (not held or fence > token) then
   -- A client that guessed is told which permit is free.
   local permit = place == '' and free_permit()

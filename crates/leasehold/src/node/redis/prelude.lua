@@ -49,7 +49,7 @@ end
 -- waiter can acquire it. Then the key holds TURN, which keeps other libraries (`SET … NX`) from acquiring
 -- the lock and is no lock to any of these scripts.
 local function serve(value, known, now, asking, waits)
-  local owner, now_ms, line, shares = value ~= TURN and value, math.floor(now / 1000), true, 0
+  local owner, now_ms, line, served = value ~= TURN and value, math.floor(now / 1000), true, 0
   local marked = owner and @is_marker(owner)
   if owner and not waits and not marked then return owner, known end
   local silent = redis.call('ZRANGEBYSCORE', SEEN, '-inf', '(' .. digits(now - DEAD), 'LIMIT', '0', '100')
@@ -69,6 +69,11 @@ local function serve(value, known, now, asking, waits)
       if value == TURN then redis.call('DEL', LOCK) end
       return owner, known
     end
+    if served == @served_at_once() then
+      if owner then return owner, known end
+      return false, known, first
+    end
+    served = served + 1
     -- The place of a reader is behind that of a writer with the same ticket.
     if shared then ticket = ticket - @behind() end
     if ticket <= (shared and written or fence) then
@@ -76,7 +81,7 @@ local function serve(value, known, now, asking, waits)
       local _, bell = look_up(first)
       notify(first, bell, 'A')
       leave(first)
-    elseif owner and not (marked and shared) or shares == @shared_at_once() then
+    elseif owner and not (marked and shared) then
       return owner, known
     else
       local since, bell = look_up(first)
@@ -96,7 +101,7 @@ local function serve(value, known, now, asking, waits)
         leave(first)
         if first == asking or notify(first, bell, 'G') then
           -- @share(first, ticket, HANDED_OVER_MS)
-          owner, shares = value, shares + 1
+          owner = value
         elseif not marked then
           redis.call('DEL', LOCK)
           value = false

@@ -117,7 +117,7 @@ fn is_token(value: &Value, call: &Call) -> bool {
     }
 }
 
-/// Parses a reply with several parts. It contains the token of its request.
+/// Parses a reply that is a number: the token of its request, or the negative.
 fn read_number(number: i64, call: &Call) -> Reply {
     let (verb, same) = (call.verb(), number.unsigned_abs() == call.claim().token());
     match (same, verb, number > 0) {
@@ -130,6 +130,7 @@ fn read_number(number: i64, call: &Call) -> Reply {
     }
 }
 
+/// Parses a reply with several parts. It contains the token of its request.
 fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
     let (word, rest) = parts.split_first()?;
     let (token, rest) = rest.split_first()?;

@@ -11,7 +11,7 @@ use super::template::Fragments;
 use crate::base::name::Name;
 use crate::node::line::BEHIND;
 use crate::node::link::{By, Job, Native};
-use crate::node::record::SHARED_AT_ONCE;
+use crate::node::record::SERVED_AT_ONCE;
 use crate::node::rules::{Constants, micros};
 use crate::node::seat::Seat;
 use crate::node::{
@@ -208,7 +208,7 @@ impl Scripts {
                 .with("hand_over", HAND_OVER)
                 .with("shared_vote", SHARED_VOTE)
                 .with("behind", &BEHIND.to_string())
-                .with("shared_at_once", &SHARED_AT_ONCE.to_string())
+                .with("served_at_once", &SERVED_AT_ONCE.to_string())
         };
         let exclusive = fragments(include_str!("wait_exclusive.lua"));
         let shared = fragments(include_str!("wait_shared.lua"));

@@ -152,7 +152,7 @@ fn readers_of(marker: &Sighting, readers: &Value, time: &Value) -> Vec<Sighting>
             [seconds, us] => text(seconds)
                 .and_then(|seconds| seconds.parse::<u64>().ok())
                 .zip(text(us).and_then(|us| us.parse::<u64>().ok()))
-                .map(|(seconds, us)| seconds * 1000 + us / 1000),
+                .and_then(|(seconds, us)| seconds.checked_mul(1000)?.checked_add(us / 1000)),
             _ => None,
         },
         _ => None,

@@ -106,6 +106,44 @@ fn no_permit_beyond_the_number_on_record_is_offered() {
     assert_eq!(vote, Vote::Free { permit: 1 });
 }
 
+/// A request whose reply was lost is sent again. Meanwhile others may have joined the line, and the
+/// number of permits may have changed: the claim has its permit all the same.
+#[test]
+fn the_same_request_again_is_granted_whatever_has_changed() {
+    let node = MemoryNode::with_time_source("a", Arc::new(Still(0.into())));
+    let key = Name::new("a").expect("a name").semaphore();
+    let holder = Client::new(&node, Seat::permit(key.clone(), 1, 0, None), 1);
+    let waiter = Client::new(&node, Seat::ticket(key.clone(), 1), 2);
+    let resizing = Client::new(&node, Seat::resizing(key, 2), 3);
+    assert_eq!(holder.ask(&node, Verb::Acquire), Vote::Granted);
+    let vote = waiter.ask(&node, Verb::Wait);
+    assert!(matches!(vote, Vote::Held { .. }), "{vote:?}");
+    assert_eq!(holder.ask(&node, Verb::Acquire), Vote::Granted, "a line");
+    resizing.ask(&node, Verb::Release { keep: None });
+    assert_eq!(holder.ask(&node, Verb::Acquire), Vote::Granted, "resized");
+}
+
+/// The ticket of the first in line is above the fence. A holder of a permit is not taken for it.
+#[test]
+fn a_waiter_learns_who_holds_a_permit() {
+    let node = MemoryNode::with_time_source("a", Arc::new(Still(0.into())));
+    let key = Name::new("a").expect("a name").semaphore();
+    let holder = Client::new(&node, Seat::permit(key.clone(), 1, 0, None), 1);
+    let waiter = Client::new(&node, Seat::ticket(key, 1), 2);
+    assert_eq!(holder.ask(&node, Verb::Acquire), Vote::Granted);
+    match waiter.ask(&node, Verb::Wait) {
+        Vote::Held {
+            holder: seen,
+            fence,
+            ..
+        } => {
+            assert_eq!(seen.token, Some(holder.claim.token()));
+            assert!(fence >= holder.claim.token());
+        }
+        vote => panic!("{vote:?}"),
+    }
+}
+
 /// Found by the simulator: the release of a request for a permit that had failed removed the client's
 /// ticket from the line, and others were served before it.
 #[test]

@@ -154,3 +154,73 @@ async fn an_invalid_fence_does_not_fail_the_waiters() {
     lease_of(first).await.release().await;
     lease_of(second).await.release().await;
 }
+
+/// A process dies while hundreds of its tasks wait. One request removes only some of them, so that
+/// the server is not busy for long; the next requests go on. The next waiter gets the lock.
+#[tokio::test]
+async fn one_request_removes_a_limited_number_of_dead_waiters() {
+    let servers = RedisServer::start_many(1);
+    let one = client(&servers).await;
+    until_in_order().await;
+    for permits in [None, Some(1)] {
+        let name = format!("a{permits:?}");
+        let holder = match permits {
+            None => lock(&one, &name).await,
+            Some(number) => one.semaphore(&name, number).acquire().await.expect("free"),
+        };
+        let waiting = || {
+            let keys = servers[0].run("KEYS leasehold:line:*");
+            let key = keys.lines().find(|key| key.starts_with("leasehold:line:"));
+            key.map_or(0, |key| {
+                let count = servers[0].run(&format!("ZCARD {key}"));
+                count
+                    .trim()
+                    .trim_start_matches(':')
+                    .parse::<u32>()
+                    .expect("a number")
+            })
+        };
+        let dying = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let url = servers[0].url();
+        let subscriptions_before = super::subscriptions(&servers[0]);
+        dying.spawn(async move {
+            let client = leasehold::Client::builder().node(url).connect().await;
+            let client = client.expect("connected");
+            let mut waiters = tokio::task::JoinSet::new();
+            for _ in 0..250 {
+                let (lock, semaphore) = (client.rw_lock(&name), client.semaphore(&name, 1));
+                waiters.spawn(async move {
+                    let _lease = match permits {
+                        None => lock.read().await,
+                        Some(_) => semaphore.acquire().await,
+                    };
+                });
+            }
+            waiters.join_all().await;
+        });
+        while waiting() < 250 {
+            pause(20).await;
+        }
+        dying.shutdown_background();
+        while super::subscriptions(&servers[0]) > subscriptions_before {
+            pause(5).await;
+        }
+        assert_eq!(waiting(), 250);
+        holder.release().await;
+        assert_eq!(waiting(), 150);
+        match permits {
+            None => drop(lock(&one, &format!("a{permits:?}")).await),
+            Some(number) => {
+                let semaphore = one.semaphore(format!("a{permits:?}"), number);
+                drop(semaphore.acquire().await.expect("the dead are removed"));
+            }
+        }
+        while waiting() > 0 {
+            pause(20).await;
+        }
+    }
+}
