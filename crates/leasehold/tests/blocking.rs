@@ -132,9 +132,9 @@ fn the_facade_is_complete() {
     ] {
         let (has, needs) = (methods(blocking, of), methods(source, of));
         assert!(needs.len() >= 3, "{needs:?}");
-        // A `Builder` is an argument in the blocking API, which has no async leases to lend and no
-        // work that is interrupted half-way.
-        let elsewhere = ["builder", "begin", "get", "iter"];
+        // A `Builder` is an argument in the blocking API, which has no work that is interrupted
+        // half-way.
+        let elsewhere = ["builder", "begin"];
         for method in needs.iter().filter(|method| !elsewhere.contains(method)) {
             assert!(has.contains(method), "blocking::{of} lacks `{method}`");
         }
@@ -146,6 +146,9 @@ fn permits_and_parties() {
     let client = Client::in_memory();
     let exports = client.semaphore("exports", 2);
     let both = exports.acquire_many(2).expect("leases");
+    let mut permits: Vec<_> = both.iter().filter_map(leasehold::Lease::permit).collect();
+    permits.sort_unstable();
+    assert_eq!(permits, [0, 1]);
     assert!(exports.try_acquire().expect("a majority").is_none());
     let timed_out = exports.acquire_timeout(Duration::from_millis(20));
     assert!(

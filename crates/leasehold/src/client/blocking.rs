@@ -16,8 +16,6 @@
 //! It has the methods of the async API under the same names, except these:
 //!
 //! - [`Once::begin`](crate::Once::begin), for work that does not fit into a closure;
-//! - [`Leases::get`](crate::Leases::get), [`Leases::iter`](crate::Leases::iter) and iterating over
-//!   `Leases`: there are only their tokens, and not the numbers of permits;
 //! - `Builder::votes_in`.
 //!
 //! A closure cannot be stopped from outside. So `with`, `try_with`, `run` and `lead` do not end early if
@@ -34,7 +32,7 @@
 //! | [`Once`] | `with_options`, `skip`, `run`, `peek`, `clear` |
 //! | [`Election`] | `with_options`, `campaign`, `lead`, `leader`, `observe`; [`Observer`] has `changed` |
 //! | [`Lease`] | `token`, `permit`, `mode`, `fence`, `is_shared`, `downgrade`, `owner_id`, `name`, `key`, `deadline`, `remaining`, `is_valid`, `loss`, `extend`, `release`, `release_keeping`, `again`, `detach`, `bind_to_processes`, `cancellation_token`; [`lost`](Lease::lost) has a timeout |
-//! | [`Leases`] | `token`, `tokens`, `deadline`, `remaining`, `is_valid`, `release`; [`lost`](Leases::lost) has a timeout |
+//! | [`Leases`] | `get`, `iter`, `token`, `tokens`, `deadline`, `remaining`, `is_valid`, `release`; [`lost`](Leases::lost) has a timeout |
 //! | [`Detached`] | `owner`, `token`, `name`, `key`, `extend`, `release` |
 //!
 //! Do not use it inside of an async runtime: its calls block the thread, and they panic on a thread

@@ -101,9 +101,14 @@ pub fn vote(record: &mut impl Record, verb: Verb, claim: &Claim) -> Vote {
         announce(record.line());
     }
     // After it: a lock that was released goes to the first in line. So does one that a writer shares
-    // from now on, if the first is a reader.
-    let replaced = claim.replaces().is_some() && vote == Vote::Granted;
-    if verb != Verb::Extend || replaced {
+    // from now on, if the first is a reader. A WAIT changes nothing, but its ticket may have been
+    // overtaken by what was just handed over, and then it does not stay in line.
+    let serves = match verb {
+        Verb::Acquire | Verb::Release { .. } => true,
+        Verb::Wait => joins && matches!(vote, Vote::Stale { .. }),
+        Verb::Extend => claim.replaces().is_some() && vote == Vote::Granted,
+    };
+    if serves {
         serve(record, verb, claim);
     }
     vote

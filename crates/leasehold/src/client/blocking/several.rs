@@ -126,6 +126,18 @@ impl Leases {
         self.leases().tokens()
     }
 
+    /// Returns the leases, in the order in which the names were given. Their methods that are not async
+    /// can be called, such as [`token`](crate::Lease::token) and [`permit`](crate::Lease::permit).
+    pub fn iter(&self) -> impl Iterator<Item = &crate::Lease> {
+        self.leases().iter()
+    }
+
+    /// See [`crate::Leases::get`], and [`iter`](Self::iter).
+    #[must_use]
+    pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&crate::Lease> {
+        self.leases().get(name)
+    }
+
     /// See [`crate::Leases::deadline`].
     #[must_use]
     pub fn deadline(&self) -> Moment {
