@@ -14,6 +14,7 @@ pub(crate) const HELP: &str = "\
   --no-peers         without peers that are separate programs; installs nothing
   --only ROW[,ROW]   only these rows of the targets, or scenarios whose id contains a
                      text, such as `silent`
+  --server PATH      (first) the redis-server or valkey-server to measure on
   --help             this text";
 
 /// How much to measure.

@@ -10,7 +10,7 @@ use crate::pin::Placement;
 /// A server that leasehold uses for the first time may have lost tokens. So for as long as clocks
 /// may differ (10 s by default) it accepts only tokens from the future. Measurements start after
 /// that, because it is not the usual state.
-const SETTLED_AFTER: Duration = Duration::from_secs(11);
+pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(11);
 
 /// More than any scenario needs. A server that may not open that many files accepts fewer.
 const MOST_CLIENTS: &str = "50000";

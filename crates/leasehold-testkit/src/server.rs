@@ -27,6 +27,8 @@ pub struct RedisServer {
     dir: TempDir,
     args: Vec<String>,
     env: Vec<(&'static str, OsString)>,
+    /// A program, with arguments, that runs the server.
+    under: Vec<String>,
     stopped: bool,
 }
 
@@ -68,6 +70,18 @@ impl RedisServer {
         Self::start_in(TempDir::new(), args, Vec::new())
     }
 
+    /// Starts a server that another program runs, such as
+    /// `["valgrind", "--tool=callgrind", "--callgrind-out-file=out"]`. It must stay the same process.
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    #[must_use]
+    pub fn start_under(under: &[&str]) -> Self {
+        let mut server = Self::new(TempDir::new(), &[], Vec::new());
+        server.under = under.iter().map(ToString::to_string).collect();
+        server.started()
+    }
+
     /// Starts a server whose wall clock shows `at_us`, in microseconds since 1970, until it is set
     /// (Linux only). It is always `redis-server`: the clock of Valkey cannot be stopped.
     ///
@@ -97,22 +111,30 @@ impl RedisServer {
     }
 
     fn start_in(dir: TempDir, args: &[&str], env: Vec<(&'static str, OsString)>) -> Self {
-        let mut server = Self {
+        Self::new(dir, args, env).started()
+    }
+
+    fn new(dir: TempDir, args: &[&str], env: Vec<(&'static str, OsString)>) -> Self {
+        Self {
             child: None,
             port: 0,
             dir,
             args: args.iter().map(ToString::to_string).collect(),
             env,
+            under: Vec::new(),
             stopped: false,
-        };
+        }
+    }
+
+    fn started(mut self) -> Self {
         // Another process may take the free port first, so there are several attempts.
         for _ in 0..10 {
-            server.port = free_port();
-            if server.spawn() {
-                return server;
+            self.port = free_port();
+            if self.spawn() {
+                return self;
             }
         }
-        panic!("no server could be started; see {}", server.dir().display());
+        panic!("no server could be started; see {}", self.dir().display());
     }
 
     /// Starts `count` servers.
@@ -146,6 +168,15 @@ impl RedisServer {
             let _ = child.wait();
         }
         self.stopped = false;
+    }
+
+    /// Lets the server end by itself, and waits for that.
+    pub fn shut_down(&mut self) {
+        // It closes the connection instead of an answer.
+        let _ = self.try_command(&[b"SHUTDOWN", b"NOSAVE"]);
+        if let Some(mut child) = self.child.take() {
+            let _ = child.wait();
+        }
     }
 
     /// Restarts the server on the same port, after [`kill`](Self::kill).
@@ -266,7 +297,15 @@ impl RedisServer {
             true => server_program(),
             false => "redis-server".into(),
         };
-        let child = Command::new(program)
+        let mut command = match self.under.split_first() {
+            Some((under, args)) => {
+                let mut command = Command::new(under);
+                command.args(args).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        let child = command
             .args(["--port", &self.port.to_string()])
             .args(["--bind", "127.0.0.1"])
             .args(["--save", ""])

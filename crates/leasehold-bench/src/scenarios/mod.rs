@@ -6,6 +6,7 @@ pub(crate) mod far;
 pub(crate) mod faults;
 pub(crate) mod held;
 pub(crate) mod idle;
+pub(crate) mod instructions;
 mod ledger;
 pub(crate) mod local;
 pub(crate) mod nodes;
@@ -98,6 +99,7 @@ pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
         permits::ID,
         readers::ID,
         far::ID,
+        instructions::ID,
     ];
     let local = [local::ONE_TASK, local::PROCESSES];
     throughput
@@ -148,6 +150,9 @@ pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
         permits::run(plan, &[&sets.one, sets.fives.unharmed()])
     });
     results.sheet(plan, far::ID, || far::run(plan, &sets.one));
+    results.sheet(plan, instructions::ID, || {
+        instructions::run(plan, &sets.one)
+    });
     faults::run_all(plan, &mut sets.fives, &mut results);
     drop(sets);
     results.noise = noise.end();

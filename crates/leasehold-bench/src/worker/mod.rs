@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::contenders::Kind;
+
 pub(crate) use local::Visit;
 
 /// The argument that makes this program a worker.
@@ -43,9 +45,34 @@ impl Worker {
         Self::start(&["local", url, name, &ms(hold), &ms(length)])
     }
 
+    /// A worker that makes a number of pairs, run by another program, or by none; see [`count`].
+    pub(crate) fn count(
+        under: &[&str],
+        (kind, tasks): (Kind, usize),
+        pairs: usize,
+        urls: &[String],
+    ) -> Result<Self, String> {
+        let (tasks, pairs) = (tasks.to_string(), pairs.to_string());
+        let mut args = vec!["count", kind.label(), &tasks, &pairs];
+        args.extend(urls.iter().map(String::as_str));
+        Self::start_under(under, &args)
+    }
+
     fn start(args: &[&str]) -> Result<Self, String> {
+        Self::start_under(&[], args)
+    }
+
+    fn start_under(under: &[&str], args: &[&str]) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let mut child = Command::new(program)
+        let mut command = match under.split_first() {
+            Some((under, args)) => {
+                let mut command = Command::new(under);
+                command.args(args).arg(program).stderr(Stdio::null());
+                command
+            }
+            None => Command::new(program),
+        };
+        let mut child = command
             .arg(FLAG)
             .args(args)
             .stdin(Stdio::piped())
@@ -82,6 +109,11 @@ impl Worker {
             Some(why) => Err(why.into()),
             None => Ok(said),
         }
+    }
+
+    /// Waits until the worker has ended.
+    pub(crate) fn end(mut self) {
+        let _ = self.child.wait();
     }
 
     /// Makes the worker start.
