@@ -140,19 +140,28 @@ impl Name {
     /// The name with its hash tag in front, so that a key that contains it is in the same slot of a
     /// cluster. Different names are different then, too.
     pub(crate) fn tagged(&self) -> Vec<u8> {
+        self.tagged_behind(b"")
+    }
+
+    /// The same behind a prefix.
+    pub(crate) fn tagged_behind(&self, prefix: &[u8]) -> Vec<u8> {
         let name = self.as_bytes();
+        let mut key = Vec::with_capacity(prefix.len() + 2 * name.len() + 3);
+        key.extend_from_slice(prefix);
         let open = name.iter().position(|&b| b == b'{');
         let tag = open.and_then(|open| {
             let rest = &name[open + 1..];
             let close = rest.iter().position(|&b| b == b'}')?;
             (close > 0).then(|| &rest[..close])
         });
-        match tag {
-            Some(tag) => [b"{", tag, b"}:", name].concat(),
-            None if name.iter().all(|b| !b"{}".contains(b)) => [b"{", name, b"}"].concat(),
+        let parts: &[&[u8]] = match tag {
+            Some(tag) => &[b"{", tag, b"}:", name],
+            None if open.is_none() && !name.contains(&b'}') => &[b"{", name, b"}"],
             // The cluster hashes the whole name, but its braces prevent it from being a tag.
-            None => name.to_vec(),
-        }
+            None => &[name],
+        };
+        parts.iter().for_each(|part| key.extend_from_slice(part));
+        key
     }
 
     /// Returns the name that is [written so](Self::tagged).

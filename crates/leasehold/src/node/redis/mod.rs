@@ -5,6 +5,7 @@ mod connection;
 mod identity;
 mod init;
 mod reply;
+mod request;
 mod resp;
 mod roster;
 mod scripts;

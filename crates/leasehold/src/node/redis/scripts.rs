@@ -7,6 +7,7 @@ use redis::{Cmd, Script, ServerError, Value};
 use super::bells::Bells;
 use super::identity::Identity;
 use super::reply::UNNAMED_REFUSAL;
+use super::request::{Number, Request};
 use super::template::Fragments;
 use crate::base::name::Name;
 use crate::node::line::BEHIND;
@@ -43,14 +44,14 @@ impl Text {
         Self { code, hash }
     }
 
-    /// A request that runs the script, with room for about this many arguments.
-    fn command(&self, by: By, arguments: usize) -> Cmd {
-        let mut cmd = Cmd::with_capacity(arguments, 32 * arguments);
+    /// A request that runs the script, with room for about this many bytes.
+    fn request(&self, by: By, bytes: usize) -> Request {
+        let mut request = Request::with_capacity(bytes);
         match by {
-            By::Hash => cmd.arg("EVALSHA").arg(&self.hash),
-            By::Text => cmd.arg("EVAL").arg(&self.code),
+            By::Hash => request.arg("EVALSHA").arg(&self.hash),
+            By::Text => request.arg("EVAL").arg(&self.code),
         };
-        cmd
+        request
     }
 }
 
@@ -295,7 +296,7 @@ impl Scripts {
     /// Returns the request for one call. Every argument costs the server as much as a small command,
     /// so only those that are needed are sent. Tokens up to `cap` are known to be within the skew of
     /// the server's clock. `bells` says where a waiter is notified.
-    pub(super) fn one(&self, job: &Job, cap: u64, bells: &Bells) -> Cmd {
+    pub(super) fn one(&self, job: &Job, cap: u64, bells: &Bells) -> Request {
         let (call, by) = (&job.call, job.by);
         let claim = call.claim();
         if let (Verb::Acquire | Verb::Wait | Verb::Release { .. }, Some(seat)) =
@@ -314,73 +315,74 @@ impl Scripts {
             _ if !claim.is_fenced() && !job.released => &self.plain,
             _ => &self.release,
         };
-        let mut cmd = script.command(by, 8);
+        let mut request = script.request(by, 384);
         match self.form {
-            KeyForm::Derived => cmd
-                .arg(2)
+            KeyForm::Derived => request
+                .arg("2")
                 .arg(claim.name().as_bytes())
                 .arg(fence_key(claim.name())),
-            KeyForm::Declared => cmd
-                .arg(8)
+            KeyForm::Declared => request
+                .arg("8")
                 .arg(claim.name().as_bytes())
                 .arg(fence_key(claim.name()))
-                .arg(side_key("line", claim.name()))
-                .arg(side_key("seen", claim.name()))
-                .arg(side_key("bell", claim.name()))
-                .arg(side_key("since", claim.name()))
+                .arg(side_key("leasehold:line:", claim.name()))
+                .arg(side_key("leasehold:seen:", claim.name()))
+                .arg(side_key("leasehold:bell:", claim.name()))
+                .arg(side_key("leasehold:since:", claim.name()))
                 .arg(readers_key(claim.name()))
                 .arg(&self.epoch_key),
         };
-        cmd.arg(claim.owner());
+        request.arg(claim.owner());
         if job.is_plain_delete {
-            return cmd;
+            return request;
         }
-        cmd.arg(claim.token());
+        request.arg(Number(claim.token()));
         if shared && call.verb() != Verb::Wait {
-            return with_shared_arguments(cmd, call);
+            return with_shared_arguments(request, call);
         }
         match call.verb() {
             Verb::Acquire | Verb::Extend => {
-                cmd.arg(whole_ms(claim.ttl()));
+                request.arg(Number(whole_ms(claim.ttl())));
             }
             Verb::Wait => {
-                cmd.arg(bells.address(claim));
+                request.arg(bells.address(claim));
                 if claim.is_on_one_node() {
-                    cmd.arg(0);
+                    request.arg("0");
                 }
             }
             Verb::Release { keep: None } => {}
             Verb::Release { keep: Some(keep) } => {
-                cmd.arg(whole_ms(keep)).arg(claim.kept_value());
+                request.arg(Number(whole_ms(keep))).arg(claim.kept_value());
                 if claim.has_result() {
-                    cmd.arg(ANNOUNCED_TO - 1);
+                    request.arg(Number(ANNOUNCED_TO as u64 - 1));
                 }
             }
         }
         match call.verb() {
-            Verb::Acquire if claim.token() > cap => cmd.arg("T"),
-            Verb::Extend if !claim.is_fenced() => cmd.arg("X"),
-            Verb::Acquire if job.overtook => cmd.arg("L"),
-            _ => &mut cmd,
+            Verb::Acquire if claim.token() > cap => request.arg("T"),
+            Verb::Extend if !claim.is_fenced() => request.arg("X"),
+            Verb::Acquire if job.overtook => request.arg("L"),
+            _ => &mut request,
         };
-        cmd
+        request
     }
 
     /// The request for a claim of a semaphore. It declares all keys.
-    fn one_of_semaphore(&self, call: &Call, seat: &Seat, by: By, bells: &Bells) -> Cmd {
+    fn one_of_semaphore(&self, call: &Call, seat: &Seat, by: By, bells: &Bells) -> Request {
         let (claim, semaphore) = (call.claim(), seat.semaphore());
         let searched: Vec<u32> = seat.searched().collect();
-        let mut cmd = self.permit.command(by, 20 + searched.len());
-        cmd.arg(7 + searched.len())
+        let mut request = self.permit.request(by, 1024 + 64 * searched.len());
+        request
+            .arg(Number(7 + searched.len() as u64))
             .arg(claim.name().as_bytes())
             .arg(fence_key(claim.name()))
-            .arg(side_key("line", semaphore))
-            .arg(side_key("seen", semaphore))
-            .arg(side_key("bell", semaphore))
+            .arg(side_key("leasehold:line:", semaphore))
+            .arg(side_key("leasehold:seen:", semaphore))
+            .arg(side_key("leasehold:bell:", semaphore))
             .arg(semaphore.as_bytes())
             .arg(&self.epoch_key);
         for permit in &searched {
-            cmd.arg(semaphore.permit(*permit).as_bytes());
+            request.arg(semaphore.permit(*permit).as_bytes());
         }
         let verb = match call.verb() {
             Verb::Acquire | Verb::Extend => "A",
@@ -389,99 +391,105 @@ impl Scripts {
             Verb::Release { .. } => "L",
         };
         let permits = seat.permits().map(|permits| permits.to_string());
-        cmd.arg(claim.owner())
-            .arg(claim.token())
+        request
+            .arg(claim.owner())
+            .arg(Number(claim.token()))
             .arg(verb)
             .arg(semaphore.as_bytes())
             .arg(seat.place(claim.owner()).unwrap_or_default())
             .arg(permits.unwrap_or_default())
-            .arg(searched.first().copied().unwrap_or_default());
+            .arg(Number(u64::from(
+                searched.first().copied().unwrap_or_default(),
+            )));
         match call.verb() {
             Verb::Acquire | Verb::Extend => {
-                cmd.arg(whole_ms(claim.ttl()));
+                request.arg(Number(whole_ms(claim.ttl())));
             }
             Verb::Wait => {
-                cmd.arg(bells.address(claim));
+                request.arg(bells.address(claim));
             }
             Verb::Release { .. } if seat.number().is_none() => {
                 if seat.resizes() {
-                    cmd.arg("resize");
+                    request.arg("resize");
                 }
             }
             Verb::Release { keep } => {
                 if let Some(keep) = keep {
-                    cmd.arg(whole_ms(keep)).arg(claim.kept_value());
+                    request.arg(Number(whole_ms(keep))).arg(claim.kept_value());
                 }
             }
         }
-        cmd
+        request
     }
 
     /// The request for many acquires that [share one](shares_script).
-    pub(super) fn acquire_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
-        let cmd = many(&self.acquire_many, &calls);
-        let cmd = calls.clone().fold(cmd, with_fence);
-        let cmd = calls.clone().fold(cmd, with_name);
-        with_ttl(calls.clone().fold(cmd, with_owner), calls)
+    pub(super) fn acquire_many<'c>(&self, calls: impl Calls<'c>) -> Request {
+        let request = many(&self.acquire_many, &calls);
+        let request = calls.clone().fold(request, with_fence);
+        let request = calls.clone().fold(request, with_name);
+        with_ttl(calls.clone().fold(request, with_owner), calls)
     }
 
     /// The request for many extends that [share one](shares_script).
-    pub(super) fn extend_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
-        let cmd = many(&self.extend_many, &calls);
-        let cmd = calls.clone().fold(cmd, with_name);
-        let cmd = calls.clone().fold(cmd, with_fence);
-        with_ttl(calls.clone().fold(cmd, with_owner), calls)
+    pub(super) fn extend_many<'c>(&self, calls: impl Calls<'c>) -> Request {
+        let request = many(&self.extend_many, &calls);
+        let request = calls.clone().fold(request, with_name);
+        let request = calls.clone().fold(request, with_fence);
+        with_ttl(calls.clone().fold(request, with_owner), calls)
     }
 
     /// The request for many releases that are plain deletes.
-    pub(super) fn delete_many<'c>(&self, calls: impl Calls<'c>) -> Cmd {
-        let cmd = many(&self.delete_many, &calls);
-        let cmd = calls.clone().fold(cmd, with_name);
-        let cmd = calls.clone().fold(cmd, with_fence);
-        calls.fold(cmd, with_owner)
+    pub(super) fn delete_many<'c>(&self, calls: impl Calls<'c>) -> Request {
+        let request = many(&self.delete_many, &calls);
+        let request = calls.clone().fold(request, with_name);
+        let request = calls.clone().fold(request, with_fence);
+        calls.fold(request, with_owner)
     }
 }
 
 /// The request for a release that is a plain delete, where the server has a command for it.
-pub(super) fn delete(call: &Call, native: Native) -> Cmd {
+pub(super) fn delete(call: &Call, native: Native) -> Request {
     let claim = call.claim();
-    let mut cmd = Cmd::with_capacity(4, 256);
+    let mut request = Request::with_capacity(256);
     match native {
-        Native::DelIfEq => cmd.arg("DELIFEQ").arg(claim.name().as_bytes()),
-        Native::DelEx => cmd.arg("DELEX").arg(claim.name().as_bytes()).arg("IFEQ"),
+        Native::DelIfEq => request.arg("DELIFEQ").arg(claim.name().as_bytes()),
+        Native::DelEx => request
+            .arg("DELEX")
+            .arg(claim.name().as_bytes())
+            .arg("IFEQ"),
     };
-    cmd.arg(claim.owner());
-    cmd
+    request.arg(claim.owner());
+    request
 }
 
 /// The request that returns whether a lock has waiters.
-pub(super) fn look_for_line(call: &Call) -> Cmd {
-    let mut cmd = redis::cmd("EXISTS");
-    cmd.arg(line_key(call.claim().name()));
-    cmd
+pub(super) fn look_for_line(call: &Call) -> Request {
+    let mut request = Request::with_capacity(128);
+    request.arg("EXISTS").arg(line_key(call.claim().name()));
+    request
 }
 
 /// With what shared.lua needs besides the owner value and the token.
-fn with_shared_arguments(mut cmd: Cmd, call: &Call) -> Cmd {
+fn with_shared_arguments(mut request: Request, call: &Call) -> Request {
     let claim = call.claim();
     match call.verb() {
         Verb::Release { keep } => {
-            cmd.arg("R");
+            request.arg("R");
             if let Some(keep) = keep {
-                cmd.arg(whole_ms(keep)).arg(claim.kept_value());
+                request.arg(Number(whole_ms(keep))).arg(claim.kept_value());
             }
         }
         Verb::Extend => {
-            cmd.arg("X").arg(whole_ms(claim.ttl()));
+            request.arg("X").arg(Number(whole_ms(claim.ttl())));
             if let Some(replaced) = claim.replaces() {
-                cmd.arg(replaced);
+                request.arg(replaced);
             }
         }
         Verb::Acquire | Verb::Wait => {
-            cmd.arg("A").arg(whole_ms(claim.ttl()));
+            request.arg("A").arg(Number(whole_ms(claim.ttl())));
         }
     }
-    cmd
+    request
 }
 
 /// Calls that share a request.
@@ -490,47 +498,51 @@ pub(super) trait Calls<'c>: ExactSizeIterator<Item = &'c Call> + Clone {}
 impl<'c, C: ExactSizeIterator<Item = &'c Call> + Clone> Calls<'c> for C {}
 
 /// A request for several calls, with two keys each.
-fn many<'c>(script: &Text, calls: &impl Calls<'c>) -> Cmd {
+fn many<'c>(script: &Text, calls: &impl Calls<'c>) -> Request {
     let count = calls.len();
-    let mut cmd = Cmd::with_capacity(4 + 3 * count, 64 + 192 * count);
-    cmd.arg("EVALSHA").arg(&script.hash).arg(2 * count);
-    cmd
+    let mut request = Request::with_capacity(64 + 256 * count);
+    request
+        .arg("EVALSHA")
+        .arg(&script.hash)
+        .arg(Number(2 * count as u64));
+    request
 }
 
-fn with_name(mut cmd: Cmd, call: &Call) -> Cmd {
-    cmd.arg(call.claim().name().as_bytes());
-    cmd
+fn with_name(mut request: Request, call: &Call) -> Request {
+    request.arg(call.claim().name().as_bytes());
+    request
 }
 
-fn with_fence(mut cmd: Cmd, call: &Call) -> Cmd {
-    cmd.arg(fence_key(call.claim().name()));
-    cmd
+fn with_fence(mut request: Request, call: &Call) -> Request {
+    request.arg(fence_key(call.claim().name()));
+    request
 }
 
-fn with_owner(mut cmd: Cmd, call: &Call) -> Cmd {
-    cmd.arg(call.claim().owner());
-    cmd
+fn with_owner(mut request: Request, call: &Call) -> Request {
+    request.arg(call.claim().owner());
+    request
 }
 
 /// A request for several calls that have the same TTL.
-fn with_ttl<'c>(mut cmd: Cmd, mut calls: impl Calls<'c>) -> Cmd {
+fn with_ttl<'c>(mut request: Request, mut calls: impl Calls<'c>) -> Request {
     if let Some(first) = calls.next() {
-        cmd.arg(whole_ms(first.claim().ttl()));
+        request.arg(Number(whole_ms(first.claim().ttl())));
     }
-    cmd
+    request
 }
 
 /// The request for a lock without a token, after [`look_for_line`].
-pub(super) fn set(call: &Call) -> Cmd {
+pub(super) fn set(call: &Call) -> Request {
     let claim = call.claim();
-    let mut cmd = Cmd::with_capacity(6, 256);
-    cmd.arg("SET")
+    let mut request = Request::with_capacity(256);
+    request
+        .arg("SET")
         .arg(claim.name().as_bytes())
         .arg(claim.owner())
         .arg("NX")
         .arg("PX")
-        .arg(whole_ms(claim.ttl()));
-    cmd
+        .arg(Number(whole_ms(claim.ttl())));
+    request
 }
 
 /// Rounds up, so that the result is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.
@@ -556,34 +568,27 @@ pub(super) const FENCE_PREFIX: &str = "leasehold:fence:";
 /// Returns the key of a name's fence. It contains the hash tag of the name, so that both are in the
 /// same slot of a cluster. Different names have different keys.
 pub(super) fn fence_key(name: &Name) -> Vec<u8> {
-    [FENCE_PREFIX.as_bytes(), &name.tagged()].concat()
+    name.tagged_behind(FENCE_PREFIX.as_bytes())
 }
 
 /// Another key of a name, as the scripts name it; see fragments.lua.
-fn side_key(kind: &str, name: &Name) -> Vec<u8> {
-    let fence = fence_key(name);
-    [
-        b"leasehold:",
-        kind.as_bytes(),
-        b":",
-        &fence[FENCE_PREFIX.len()..],
-    ]
-    .concat()
+fn side_key(prefix: &str, name: &Name) -> Vec<u8> {
+    name.tagged_behind(prefix.as_bytes())
 }
 
 /// The key of the line of waiters.
 pub(super) fn line_key(name: &Name) -> Vec<u8> {
-    side_key("line", name)
+    side_key("leasehold:line:", name)
 }
 
 /// The key under which the scripts record when a token was granted.
 pub(super) fn since_key(name: &Name) -> Vec<u8> {
-    side_key("since", name)
+    side_key("leasehold:since:", name)
 }
 
 /// The key of the readers.
 pub(super) fn readers_key(name: &Name) -> Vec<u8> {
-    side_key("readers", name)
+    side_key("leasehold:readers:", name)
 }
 
 /// The fence in the text that the scripts write: F, and W if that is stored apart from it. (The scripts

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, Pipeline, ProtocolVersion, RedisError, Value};
+use redis::{ErrorKind, Pipeline, ProtocolVersion, RedisError, Value};
 
 use super::bells::{Bells, Subscription};
 use super::connection::Connection;
 use super::identity::{self, Identity, ServerInfo};
 use super::reply::{self, bytes, connection_error, glimpse, read_hello, server_error};
+use super::request::Request;
 use super::roster::{Admission, Place, Roster};
 use super::scripts::{self, KeyForm, Scripts};
 use super::set::{SET_KEY, Set, scoped};
@@ -400,13 +401,13 @@ impl Transport for Connector {
         let scripts = &session.epoch.scripts;
         Box::pin(session.connection.send(|output| {
             let mut count = 0;
-            let mut add = |cmd: Cmd| {
-                cmd.write_packed_command(output);
+            let mut add = |request: Request| {
+                request.write_to(output);
                 count += 1;
             };
             for unit in units {
                 let calls = unit.jobs().iter().map(|job| &job.call);
-                let cmd = match unit {
+                let request = match unit {
                     Unit::One(job) => scripts.one(job, cap, &self.bells),
                     Unit::Plain(job) => {
                         add(scripts::look_for_line(&job.call));
@@ -420,12 +421,15 @@ impl Transport for Connector {
                     Unit::ExtendMany(_) => scripts.extend_many(calls),
                     Unit::DeleteMany(_) => scripts.delete_many(calls),
                 };
-                add(cmd);
+                add(request);
             }
             if verify.is_some() {
                 let mut pipeline = Pipeline::new();
                 probe(&mut pipeline, &self.keys);
-                pipeline.cmd_iter().for_each(|cmd| add(cmd.clone()));
+                for cmd in pipeline.cmd_iter() {
+                    cmd.write_packed_command(output);
+                    count += 1;
+                }
             }
             count
         }))
