@@ -68,7 +68,7 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
             let why = format!("no address found for {host}");
             let mut outcome = Err(io::Error::new(io::ErrorKind::NotFound, why));
             while let Some(attempt) = attempts.join_next().await {
-                outcome = attempt.map_err(io::Error::other).flatten();
+                outcome = attempt.map_err(io::Error::other).and_then(|stream| stream);
                 if outcome.is_ok() {
                     break;
                 }
