@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -180,6 +181,8 @@ pub(crate) struct LockRequest<'a, W> {
     pub(crate) reporter: &'a Reporter,
     /// When the wait started.
     pub(crate) started: Moment,
+    /// Whether a majority of the nodes has answered an attempt.
+    pub(crate) answered: Arc<AtomicBool>,
     pub(crate) wanted: W,
 }
 
@@ -339,6 +342,7 @@ impl<W: Wanted> LockRequest<'_, W> {
         latest: &Arc<LatestRefusal>,
     ) -> impl Future<Output = Result<W::Got, Error>> {
         let (note, enclosing) = (Arc::clone(latest), self.enclosing_holders());
+        let answered = Arc::clone(&self.answered);
         self.wanted
             .ask(client, self.name.as_bytes(), move |options| {
                 let options = match self.waiting.wait {
@@ -349,6 +353,7 @@ impl<W: Wanted> LockRequest<'_, W> {
                     None => options,
                 };
                 options.on_refusal(move |refusal| {
+                    answered.fetch_or(messages::has_votes(refusal), Ordering::Relaxed);
                     note.see(WaitStatus::new(refusal, &enclosing));
                 })
             })

@@ -4,7 +4,9 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold::node::{NodeError, Vote};
-use leasehold::{Error, Holder, Inspection, Invalid, NodeOutcome, Refusal, Sighting, TlsPart};
+use leasehold::{
+    Error, Holder, Inspection, Invalid, NodeOutcome, NodeReport, Refusal, Sighting, TlsPart,
+};
 
 use crate::report::short;
 
@@ -141,6 +143,12 @@ fn no_majority(refusal: &Refusal) -> String {
         None => format!("no majority: {majority} of {all} nodes must answer"),
     };
     text + &nodes(refusal, |_| true)
+}
+
+/// Whether a majority of the nodes answered, whatever the answer was.
+pub(crate) fn has_votes(refusal: &Refusal) -> bool {
+    let voted = |report: &&NodeReport| matches!(report.outcome, NodeOutcome::Voted(_));
+    refusal.nodes.iter().filter(voted).count() >= refusal.majority
 }
 
 /// Lists the reports of the nodes that `is_listed` selects.

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leasehold::{Detached, Error, LockState, Moment, Name, Options, Released};
@@ -73,6 +74,7 @@ async fn acquire_and_print(args: &Acquire, reporter: &Reporter) -> Result<(), Fa
         enclosing: Enclosing::runs(),
         reporter,
         started: Moment::now(),
+        answered: Arc::default(),
         wanted: TheLock {
             mode: mode_of(args.shared),
         },

@@ -2,6 +2,8 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use leasehold::{
@@ -72,25 +74,31 @@ async fn campaign(args: &Elect, reporter: &Reporter) -> Result<u8, Failure> {
         enclosing: Enclosing::runs(),
         reporter,
         started: Moment::now(),
+        answered: Arc::default(),
         wanted: TheLock {
             mode: leasehold::Mode::Exclusive,
         },
     };
     let mut signals = SignalStreams::start()?;
-    let (mut pause, mut has_led) = (PAUSE, false);
+    let mut pause = PAUSE;
     loop {
         request.started = Moment::now();
         let (failed, lasted) = match term(args, &request, &mut signals, pause).await {
             Ok(Term::Over(code)) => return Ok(code),
-            Ok(Term::Ended { failed, lasted }) => (failed, lasted),
-            // The nodes were there before, and may be there again.
-            Err(failure) if has_led && failure.code == exit::UNAVAILABLE => {
+            Ok(Term::Ended { failed, lasted }) => {
+                request.answered.store(true, Ordering::Relaxed);
+                (failed, lasted)
+            }
+            // The nodes have answered before, and may answer again.
+            Err(failure)
+                if request.answered.load(Ordering::Relaxed)
+                    && failure.code == exit::UNAVAILABLE =>
+            {
                 reporter.fail(&failure);
                 (true, Duration::ZERO)
             }
             Err(failure) => return Err(failure),
         };
-        has_led = true;
         reporter.step(
             Event::Pausing {
                 pause_ms: millis(pause),

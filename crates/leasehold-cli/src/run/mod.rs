@@ -10,6 +10,7 @@ mod terminal;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use leasehold::{Client, Lease, Leases, Loss, Mode, Moment, Options, Released};
@@ -87,6 +88,7 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
         },
         reporter,
         started: Moment::now(),
+        answered: Arc::default(),
         wanted: args.wanted(),
     };
     let mut signals = SignalStreams::start()?;
@@ -369,7 +371,6 @@ fn since(started: Moment) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use clap::Parser;
@@ -413,6 +414,7 @@ mod tests {
             enclosing: Enclosing::runs(),
             reporter: &Reporter::new(&args.report, ["a"]),
             started: Moment::now(),
+            answered: Arc::default(),
             wanted: args.wanted(),
         };
         let options = |options: Options| options.ttl(Duration::from_secs(600));

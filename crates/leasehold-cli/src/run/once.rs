@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::{
@@ -117,6 +118,7 @@ async fn run(args: &Once, reporter: &Reporter) -> Result<u8, Failure> {
         enclosing: Enclosing::runs(),
         reporter,
         started: Moment::now(),
+        answered: Arc::default(),
         wanted: TheResult {
             period: args.period.unwrap_or_default(),
             skips: args.skip,

@@ -90,6 +90,33 @@ fn a_signal_ends_the_command_and_the_tool() {
     assert_eq!(ran.code, 127, "{}", ran.err);
 }
 
+/// A candidate that has stood in line stays a candidate, however long the nodes are away.
+#[test]
+fn a_candidate_in_line_survives_a_long_outage() {
+    let mut servers = RedisServer::start_many(1);
+    let place = Place::redis(&servers);
+    let lease = place.ok(&["acquire", "boss", "--ttl", "24h", "-o", "json"]);
+    let lease: serde_json::Value = serde_json::from_str(&lease).expect("JSON");
+    let err = std::fs::File::create(place.file("err")).expect("created");
+    let mut standby = place.command(&["elect", "boss", "--json", "-c", LEADS]);
+    let standby = Running::start(standby.env("VALUE", "two").stderr(err));
+    place.until_waiters("boss", 1);
+    servers[0].stop();
+    until("the outage is reported", || {
+        place.read("err").contains("\"pausing\"")
+    });
+    servers[0].resume();
+    let owner = lease["owner"].as_str().expect("an owner");
+    place.ok(&["release", "boss", "--owner", owner]);
+    until("it leads", || leaders(&place) == ["two"]);
+    standby.signal("TERM");
+    assert_eq!(standby.end().code, 143);
+    // At the start, it does not wait for ever.
+    servers[0].kill();
+    let ran = place.run(&["elect", "boss", "--", "true"]);
+    assert_eq!(ran.code, 69, "{}", ran.err);
+}
+
 #[test]
 fn the_observer_prints_text() {
     let place = Place::local();
