@@ -82,9 +82,9 @@ pub(crate) trait Wanted {
     /// Releases what is not used.
     async fn discard(&self, got: Self::Got);
 
-    /// Whether an enclosing `leasehold run` that is named as the holder would have to end first.
-    fn needs_that_holder(&self) -> bool {
-        true
+    /// If it needs permits: how many there are, and how many of them it needs.
+    fn permits(&self) -> Option<(u32, u32)> {
+        None
     }
 }
 
@@ -161,9 +161,8 @@ impl Wanted for TheLocks<'_> {
         Box::pin(locks.lock())
     }
 
-    fn needs_that_holder(&self) -> bool {
-        // Of several permits, another one may become free.
-        self.permits.is_none_or(|(permits, take)| permits == take)
+    fn permits(&self) -> Option<(u32, u32)> {
+        self.permits
     }
 
     async fn discard(&self, leases: Leases) {
@@ -299,6 +298,7 @@ impl<W: Wanted> LockRequest<'_, W> {
         let latest = Arc::new(LatestRefusal::default());
         // Dropped at the end of this function, which releases its claim and its place in line.
         let mut taking = std::pin::pin!(self.ask(client, &latest));
+        let mut too_few = std::pin::pin!(self.until_too_few_permits(client, &latest));
         loop {
             tokio::select! {
                 biased;
@@ -311,7 +311,7 @@ impl<W: Wanted> LockRequest<'_, W> {
                     {
                         taking.set(self.ask(client, &latest));
                     }
-                    Err(error) => break self.failed(error, &latest),
+                    Err(error) => break self.failed(client, error, &latest).await,
                 },
                 signal = signals.forwarded.next() => {
                     let code = exit::by_signal(signal as i32);
@@ -324,6 +324,7 @@ impl<W: Wanted> LockRequest<'_, W> {
                         break Attempt::Suspended;
                     }
                 }
+                failure = &mut too_few => break Attempt::Failed(failure),
                 () = latest.enclosed.notified() => {}
                 () = tokio::time::sleep(REFRESH) => {}
             }
@@ -359,15 +360,53 @@ impl<W: Wanted> LockRequest<'_, W> {
             })
     }
 
-    /// The enclosing leases that would have to end before this one can begin.
+    /// The enclosing leases that would have to end before this one can begin. A permit that one of them
+    /// holds is none of these: another permit may become free.
     fn enclosing_holders(&self) -> Enclosing {
-        match self.wanted.needs_that_holder() {
-            true => self.enclosing.clone(),
-            false => Enclosing::none(),
+        match self.wanted.permits() {
+            None => self.enclosing.clone(),
+            Some(_) => Enclosing::none(),
         }
     }
 
-    fn failed(&self, mut error: Error, latest: &LatestRefusal) -> Attempt<W::Got> {
+    /// Resolves after the first refusal if the enclosing leases leave too few permits. Otherwise never.
+    /// The permits of enclosing runs do not become free while this process waits.
+    async fn until_too_few_permits(&self, client: &Client, latest: &LatestRefusal) -> Failure {
+        if self.wanted.permits().is_some() {
+            latest.refused.notified().await;
+            if let Some(failure) = self.too_few_permits(client).await {
+                return failure;
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// The error if the enclosing leases hold so many permits that too few are left. This lists all
+    /// locks of the nodes, so it is done only after a refusal.
+    async fn too_few_permits(&self, client: &Client) -> Option<Failure> {
+        let (permits, take) = self.wanted.permits()?;
+        if self.enclosing.is_empty() {
+            return None;
+        }
+        // During an outage, the wait ends by itself.
+        let listing = client.inspect_permits(self.name.as_bytes()).await.ok()?;
+        let held = self.enclosing.permits_among(&listing.locks);
+        let left = usize::try_from(permits).ok()?.saturating_sub(held);
+        let too_few = held > 0 && left < usize::try_from(take).ok()?;
+        too_few.then(|| too_few_left(&self.name.to_string_lossy(), held, (permits, take)))
+    }
+
+    async fn failed(
+        &self,
+        client: &Client,
+        mut error: Error,
+        latest: &LatestRefusal,
+    ) -> Attempt<W::Got> {
+        if matches!(error, Error::Held(_) | Error::TimedOut { .. })
+            && let Some(failure) = self.too_few_permits(client).await
+        {
+            return Attempt::Failed(failure);
+        }
         let holders = self.enclosing_holders();
         let enclosing = match &mut error {
             Error::Held(refusal) => holders.holder(refusal),
@@ -408,6 +447,23 @@ pub(crate) fn enclosed(reporter: &Reporter, lease: &EnclosingLease) -> Failure {
     ))
 }
 
+/// The error for permits that can never be acquired, because the enclosing runs hold the others.
+fn too_few_left(name: &str, held: usize, (permits, take): (u32, u32)) -> Failure {
+    let runs = match held {
+        1 => "an enclosing `leasehold run` holds",
+        _ => "enclosing `leasehold run` processes hold",
+    };
+    let wanted = match take {
+        1 => "the wait for another one".to_owned(),
+        take => format!("the wait for {take} more"),
+    };
+    Failure::usage(format!(
+        "{runs} {held} of the {permits} permits of `{name}`, so {wanted} would never end\nnext: take all \
+         permits that are needed in the outer run (`--take`), or use a larger number of `--permits` \
+         everywhere, after `leasehold resize`"
+    ))
+}
+
 /// Releases a lease under which no command was started. `--at-least-for` does not apply.
 pub(crate) async fn release_unused(lease: Lease) {
     if let Ok(lease) = lease.detach().await {
@@ -437,11 +493,14 @@ pub(crate) async fn shut_down_after_release(client: &Client) {
 struct LatestRefusal {
     seen: Mutex<Option<WaitStatus>>,
     enclosed: Notify,
+    /// Notified by each refusal.
+    refused: Notify,
 }
 
 impl LatestRefusal {
     /// Records a refusal. One that will never end stays, whatever other locks are refused after it.
     fn see(&self, new: WaitStatus) {
+        self.refused.notify_one();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.as_ref().is_some_and(|seen| seen.enclosing.is_some()) {
             return;

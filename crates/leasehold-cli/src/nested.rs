@@ -70,6 +70,12 @@ impl Enclosing {
         })
     }
 
+    /// How many of the inspected permits the enclosing leases hold.
+    pub(crate) fn permits_among(&self, permits: &[Inspection]) -> usize {
+        let held = permits.iter().filter(|permit| self.among(permit).is_some());
+        held.count()
+    }
+
     /// Whether this process runs under no lease.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -134,6 +134,41 @@ fn a_nested_run_needs_another_permit() {
         "-c",
         &inner("2").replace("run x", "run y"),
     ]);
+    // At any depth, and with several permits.
+    let two = format!("{TOOL} run x --permits 2 --");
+    for args in [
+        &["--permits", "2", "-c", &format!("{two} {two} true")][..],
+        &["--permits", "2", "-c", &format!("{two} {two} {two} true")],
+        &[
+            "--permits",
+            "2",
+            "-c",
+            &format!("{two} {TOOL} run x --permits 2 -n -- true"),
+        ],
+        &[
+            "--permits",
+            "2",
+            "-c",
+            &format!("{TOOL} run x --permits 2 --take 2 -- true"),
+        ],
+    ] {
+        let place = Place::local();
+        let ran = place.run(&[&["run", "x"], args].concat());
+        assert_eq!(ran.code, 64, "{args:?}: {}", ran.err);
+        assert!(ran.err.contains("permits of `x`"), "{args:?}: {}", ran.err);
+        assert!(ran.err.contains("next: take all permits"), "{}", ran.err);
+        assert!(!ran.err.contains("--inherit"), "{}", ran.err);
+    }
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let inner = format!("{TOOL} run x --permits 3 --take 2 -- true");
+        let outer = ["run", "x", "--permits", "3", "--take", "2", "-c", &inner];
+        let ran = place.run(&outer);
+        assert_eq!(ran.code, 64, "{}", ran.err);
+        assert!(ran.err.contains("hold 2 of the 3 permits"), "{}", ran.err);
+        let enough = ["run", "x", "--permits", "3", "-c", &inner];
+        place.ok(&enough);
+    }
     // The inner command does not see the permit of the outer one.
     let line = format!("{TOOL} run z -c 'echo $LEASEHOLD_PERMIT.'");
     assert_eq!(
