@@ -255,6 +255,8 @@ fn inherit(
     });
     let mut environment = request.nodes.environment();
     environment.push(("LEASEHOLD_NAME", Some(job.name.to_owned())));
+    // A permit in the environment belongs to another lease: permits are not inherited.
+    environment.push(("LEASEHOLD_PERMIT", None));
     let token = OsString::from(token.to_string());
     if std::env::var_os("LEASEHOLD_TOKEN").as_ref() != Some(&token) {
         // The deadline in the environment belongs to another lease.

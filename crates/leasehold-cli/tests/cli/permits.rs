@@ -175,4 +175,10 @@ fn a_nested_run_needs_another_permit() {
         place.ok(&["run", "y", "--permits", "2", "-c", &line]),
         ".\n"
     );
+    let inner = format!("{TOOL} run z --inherit -c 'echo $LEASEHOLD_PERMIT.'");
+    let line = format!(
+        "{TOOL} run y --permits 2 -c \"{}\"",
+        inner.replace('$', "\\$")
+    );
+    assert_eq!(place.ok(&["run", "z", "-c", &line]), ".\n");
 }
