@@ -271,20 +271,25 @@ impl<W: Wanted> LockRequest<'_, W> {
         for (name, mode) in self.wanted.locks(self.name) {
             let inspection = client.inspect(name.as_bytes()).await?;
             let reader = self.enclosing.among(&inspection);
-            if let Some(token) = reader.filter(|r| r.shared).and_then(|r| r.token) {
-                let name = inspection.name.to_string();
-                found = Some((EnclosingLease { name, token }, mode));
+            if let Some(reader) = reader.filter(|reader| reader.shared) {
+                found = Some((reader, mode));
                 break;
             }
         }
         shut_down(&client).await;
         match found {
             Some((lease, Mode::Shared)) => Ok(Some(lease)),
-            Some((EnclosingLease { name, token }, _)) => Err(Failure::usage(format!(
-                "an enclosing `leasehold run --shared` holds `{name}` (token {token}), so the wait for \
-                 an exclusive lock would never end\nnext: use `leasehold run --shared --inherit` to run \
-                 a command under that lease, or omit --shared in the enclosing run"
-            ))),
+            Some((lease, _)) => {
+                let (held, inherit) = (lease.held(), lease.inherit());
+                let outer = match lease.by_script {
+                    true => "in its `leasehold acquire`",
+                    false => "in the enclosing run",
+                };
+                Err(Failure::usage(format!(
+                    "{held}, so the wait for an exclusive lock would never end\nnext: use {inherit} to \
+                     run a command under that lease, or omit --shared {outer}"
+                )))
+            }
             None => Ok(None),
         }
     }
@@ -432,19 +437,22 @@ impl<W: Wanted> LockRequest<'_, W> {
     }
 }
 
-/// The error for a lock that an enclosing `leasehold run` holds.
+/// The error for a lock that an enclosing `leasehold run` holds, or the script that runs this process.
 pub(crate) fn enclosed(reporter: &Reporter, lease: &EnclosingLease) -> Failure {
-    let EnclosingLease { name, token } = lease;
-    let next = match reporter.has_several() {
-        false => {
-            "use `leasehold run --inherit` to run a command under that lease, or use another name"
+    let EnclosingLease { name, .. } = lease;
+    let inherit = lease.inherit();
+    let next = match (reporter.has_several(), lease.by_script) {
+        (true, _) => "leave that lock out: the command runs under it in any case".to_owned(),
+        (false, false) => {
+            format!("use {inherit} to run a command under that lease, or use another name")
         }
-        true => "leave that lock out: the command runs under it in any case",
+        (false, true) => format!(
+            "use {inherit} to run a command under that lease, or release it first with \
+             `leasehold release {name}`"
+        ),
     };
-    Failure::usage(format!(
-        "an enclosing `leasehold run` holds `{name}` (token {token}), so the wait would never \
-         end\nnext: {next}"
-    ))
+    let held = lease.held();
+    Failure::usage(format!("{held}, so the wait would never end\nnext: {next}"))
 }
 
 /// The error for permits that can never be acquired, because the enclosing runs hold the others.

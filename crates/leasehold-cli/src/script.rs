@@ -71,7 +71,7 @@ async fn acquire_and_print(args: &Acquire, reporter: &Reporter) -> Result<(), Fa
         nodes: &nodes,
         options,
         waiting: &args.waiting,
-        enclosing: Enclosing::runs(),
+        enclosing: Enclosing::leases(),
         reporter,
         started: Moment::now(),
         answered: Arc::default(),

@@ -11,7 +11,7 @@ use crate::args::WaitFree;
 use crate::break_lock::unknown;
 use crate::exit::{self, Failure, Outcome};
 use crate::messages;
-use crate::nested::Enclosing;
+use crate::nested::{Enclosing, EnclosingLease};
 use crate::report::short;
 use crate::signals::SignalStreams;
 
@@ -31,20 +31,27 @@ pub(crate) async fn wait_free(args: WaitFree) -> Outcome {
     }
 }
 
+/// The error for a lock that this process runs under.
+fn never_free(lease: &EnclosingLease) -> Failure {
+    let next = match lease.by_script {
+        true => format!("release it first with `leasehold release {}`", lease.name),
+        false => "run `leasehold wait` outside of the command that holds the lock".to_owned(),
+    };
+    let held = lease.held();
+    Failure::usage(format!("{held}, so the wait would never end\nnext: {next}"))
+}
+
 async fn until_free(args: &WaitFree) -> Outcome {
     let nodes = args.nodes.resolve()?;
     let client = args.nodes.inspecting_client()?;
-    let enclosing = Enclosing::runs();
+    let enclosing = Enclosing::leases();
     let mut signals = SignalStreams::start()?;
     let (started, mut pause, mut answered) = (Moment::now(), FIRST_PAUSE, Moment::now());
     let waited = || Moment::now().saturating_duration_since(started);
     loop {
         let inspection = client.inspect(args.name.as_bytes()).await?;
-        if let Some(holder) = enclosing.among(&inspection) {
-            let (name, token) = (&inspection.name, holder.token.unwrap_or_default());
-            return Err(Failure::usage(format!(
-                "an enclosing `leasehold run` holds `{name}` (token {token}), so the wait would never end"
-            )));
+        if let Some(lease) = enclosing.among(&inspection) {
+            return Err(never_free(&lease));
         }
         let mut next = pause;
         let held = match inspection.state() {

@@ -71,7 +71,7 @@ async fn campaign(args: &Elect, reporter: &Reporter) -> Result<u8, Failure> {
         // As for `run`.
         options: options.detached(),
         waiting: &waiting,
-        enclosing: Enclosing::runs(),
+        enclosing: Enclosing::leases(),
         reporter,
         started: Moment::now(),
         answered: Arc::default(),

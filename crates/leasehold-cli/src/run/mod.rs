@@ -82,10 +82,7 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
         // See `bind`.
         options: options.detached(),
         waiting: &args.waiting,
-        enclosing: match args.inherit {
-            true => Enclosing::runs_and_script(),
-            false => Enclosing::runs(),
-        },
+        enclosing: Enclosing::leases(),
         reporter,
         started: Moment::now(),
         answered: Arc::default(),
@@ -249,8 +246,12 @@ fn inherit(
     let token = enclosing.token;
     request.reporter.step(Event::Inherited { token }, || {
         format!(
-            "{} is held by an enclosing `leasehold run`, token {token}",
-            request.reporter.names()
+            "{} is held by {}, token {token}",
+            request.reporter.names(),
+            match enclosing.by_script {
+                true => "this script",
+                false => "an enclosing `leasehold run`",
+            }
         )
     });
     let mut environment = request.nodes.environment();
@@ -413,7 +414,7 @@ mod tests {
             nodes: &args.nodes.resolve().expect("nodes"),
             options: Options::default(),
             waiting: &args.waiting,
-            enclosing: Enclosing::runs(),
+            enclosing: Enclosing::leases(),
             reporter: &Reporter::new(&args.report, ["a"]),
             started: Moment::now(),
             answered: Arc::default(),

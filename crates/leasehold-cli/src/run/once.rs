@@ -115,7 +115,7 @@ async fn run(args: &Once, reporter: &Reporter) -> Result<u8, Failure> {
         // As for `run`.
         options: options.detached(),
         waiting: &waiting,
-        enclosing: Enclosing::runs(),
+        enclosing: Enclosing::leases(),
         reporter,
         started: Moment::now(),
         answered: Arc::default(),

@@ -180,13 +180,14 @@ fn a_shared_lock_inside_itself() {
             ("run a -- touch ran", "an exclusive lock would never end"),
             ("run a -n -- touch ran", "an exclusive lock would never end"),
             ("run a --inherit -- touch ran", "--shared --inherit"),
-            ("run a --shared -- touch ran", "--inherit"),
-            ("acquire a --shared", "--inherit"),
+            ("run a --shared -- touch ran", "--shared --inherit"),
+            ("acquire a --shared", "--shared --inherit"),
             (
                 "once a --for 1h -- touch ran",
                 "an exclusive lock would never end",
             ),
             ("wait a", "the wait would never end"),
+            ("wait a", "next: run `leasehold wait` outside"),
         ] {
             let ran = outer(&format!("{TOOL} {inner}"));
             assert_eq!(ran.code, 64, "{inner}: {}", ran.err);
@@ -209,6 +210,49 @@ fn a_shared_lock_inside_itself() {
             outer(&format!("{TOOL} run b --shared -- {TOOL} wait c")).code,
             0
         );
+    }
+}
+
+/// A script that holds the lock must not wait for itself. When it has released the lock, or for another
+/// lock, its lease does not matter.
+#[test]
+fn a_script_does_not_wait_for_its_own_lease() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        for how in ["", "--shared"] {
+            let acquired = {
+                let args = ["acquire", "a", "--ttl", "24h", how];
+                place.ok(&args[..if how.is_empty() { 4 } else { 5 }])
+            };
+            let script = |line: &str| {
+                let line = format!("{acquired}{line}");
+                crate::Running::start(&mut crate::wrapped(
+                    "sh",
+                    &["-c", &line],
+                    &place.command(&[]),
+                ))
+                .end()
+            };
+            let inherit = format!("`leasehold run {how} --inherit`").replace("  ", " ");
+            for (inner, next) in [
+                ("run a -- touch ran", &*inherit),
+                ("run a -n -- touch ran", &inherit),
+                ("once a --for 1h -- touch ran", &inherit),
+                ("elect a -- touch ran", &inherit),
+                ("acquire a -o json", &inherit),
+                ("wait a", "leasehold release a"),
+            ] {
+                let ran = script(&format!("{TOOL} {inner}"));
+                assert_eq!(ran.code, 64, "{inner}: {}", ran.err);
+                assert!(ran.err.contains("this script holds `a`"), "{}", ran.err);
+                assert!(ran.err.contains(next), "{inner}: {}", ran.err);
+            }
+            assert!(!place.file("ran").exists());
+            let ran = script(&format!(
+                "{TOOL} run b -- true && {TOOL} release a && {TOOL} wait a && {TOOL} run a -- echo in"
+            ));
+            assert_eq!((ran.code, &*ran.out), (0, "in\n"), "{}", ran.err);
+        }
     }
 }
 
