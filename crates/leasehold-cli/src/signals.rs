@@ -3,7 +3,7 @@
 use std::task::Poll;
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 /// See [`SignalStreams::forwarded`].
@@ -39,6 +39,23 @@ impl SignalStreams {
             stops: Signals::of(&handled(&[Signal::SIGTSTP]))?,
             continues: Signals::of(&[Signal::SIGCONT])?,
         })
+    }
+
+    /// Waits for a signal that ends this process. Ctrl-Z stops this process, if a shell can continue it.
+    ///
+    /// Cancel safety: no signal that ends this process is lost.
+    pub(crate) async fn until_ended(&mut self) -> Signal {
+        loop {
+            tokio::select! {
+                biased;
+                signal = self.forwarded.next() => return signal,
+                _ = self.stops.next() => {
+                    stop(getpid());
+                    // A wait for a lock that begins later was not interrupted.
+                    self.was_continued().await;
+                }
+            }
+        }
     }
 
     /// Whether this process was stopped and continued since the last call.

@@ -88,7 +88,7 @@ async fn until_free(args: &WaitFree) -> Outcome {
         pause = (pause * 2).min(LONGEST_PAUSE);
         tokio::select! {
             biased;
-            signal = signals.forwarded.next() => {
+            signal = signals.until_ended() => {
                 return Ok(ExitCode::from(exit::by_signal(signal as i32)));
             }
             () = tokio::time::sleep(next.max(Duration::from_millis(5))) => {}

@@ -107,7 +107,7 @@ async fn campaign(args: &Elect, reporter: &Reporter) -> Result<u8, Failure> {
         );
         tokio::select! {
             biased;
-            signal = signals.forwarded.next() => return Ok(exit::by_signal(signal as i32)),
+            signal = signals.until_ended() => return Ok(exit::by_signal(signal as i32)),
             () = tokio::time::sleep(pause) => {}
         }
         pause = next_pause(pause, failed, lasted);
@@ -214,14 +214,14 @@ async fn observe(args: &Elect) -> Result<u8, Failure> {
     // The observer takes an outage for no change, so one at the start must be noticed here.
     tokio::select! {
         biased;
-        signal = signals.forwarded.next() => return Ok(exit::by_signal(signal as i32)),
+        signal = signals.until_ended() => return Ok(exit::by_signal(signal as i32)),
         reachable = until_answered(&election, nodes.outage_patience()) => reachable?,
     }
     let mut observer = election.observe();
     loop {
         let leader = tokio::select! {
             biased;
-            signal = signals.forwarded.next() => return Ok(exit::by_signal(signal as i32)),
+            signal = signals.until_ended() => return Ok(exit::by_signal(signal as i32)),
             leader = observer.changed() => leader?,
         };
         let name = args.name.to_string_lossy();

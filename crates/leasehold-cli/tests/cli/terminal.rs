@@ -64,6 +64,18 @@ impl Session {
         self.keys.flush().expect("typed");
     }
 
+    /// Presses a key until a text is on the screen: the shell may not have started the job yet.
+    fn press(&mut self, key: &str, text: &str) {
+        eventually(text, || {
+            self.type_keys(key);
+            std::thread::sleep(std::time::Duration::from_millis(500));
+            let mut screen = self.screen.lock().expect("no panic");
+            let rest_at = screen.find(text)? + text.len();
+            *screen = screen.split_off(rest_at);
+            Some(())
+        });
+    }
+
     /// Waits until a text is on the screen, and discards the output up to it.
     fn see(&self, text: &str) -> String {
         let start = std::time::Instant::now();
@@ -214,6 +226,29 @@ fn ctrl_z_while_waiting() {
     session.see("it is mine\r\n");
     session.type_keys("echo code $?\n");
     session.see("code 0");
+}
+
+/// Ctrl-Z stops what waits without a place in line, and `fg` continues it.
+#[test]
+fn ctrl_z_while_waiting_without_a_place_in_line() {
+    let place = Place::local();
+    let _holder = place.holding("a", &[], "exec sleep 600");
+    let mut session = Session::start(&place, &[]);
+    for (line, shown) in [
+        ("$L elect a --observe", " pid "),
+        ("echo is waiting; $L wait a", "\ris waiting"),
+        ("$L elect b -v -c 'exit 1'", "a candidate again in 4s"),
+    ] {
+        session.type_keys(&format!("{line}\n"));
+        session.see(shown);
+        for _ in 0..2 {
+            session.press("\x1a", "Stopped");
+            session.type_keys("fg; echo code $?\n");
+            session.see("fg; echo code $?\r\n");
+        }
+        // 130, or 1 if the command was running.
+        session.press("\x03", "code 1");
+    }
 }
 
 /// A background job stops when its command needs the terminal, and continues after `fg`.
