@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use leasehold::{
-    Client, Error, Holder, Lease, Leases, Mode, Moment, Mutexes, Options, Refusal, Wait,
+    Client, Error, Holder, Lease, Leases, Mode, Moment, Mutexes, Name, Options, Refusal, Wait,
 };
 
 use nix::unistd::getpid;
@@ -23,6 +23,7 @@ use crate::nested::{Enclosing, EnclosingLease};
 use crate::nodes::Deployment;
 use crate::report::{Event, HolderJson, NodeJson, Reporter, millis, nearest, short};
 use crate::signals::{self, SignalStreams};
+use crate::subject;
 
 /// How often the progress line is redrawn.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -347,6 +348,7 @@ impl<W: Wanted> LockRequest<'_, W> {
         client: &Client,
         latest: &Arc<LatestRefusal>,
     ) -> impl Future<Output = Result<W::Got, Error>> {
+        let take = self.wanted.permits().map_or(1, |(_, take)| take);
         let (note, enclosing) = (Arc::clone(latest), self.enclosing_holders());
         let answered = Arc::clone(&self.answered);
         self.wanted
@@ -360,7 +362,7 @@ impl<W: Wanted> LockRequest<'_, W> {
                 };
                 options.on_refusal(move |refusal| {
                     answered.fetch_or(messages::has_votes(refusal), Ordering::Relaxed);
-                    note.see(WaitStatus::new(refusal, &enclosing));
+                    note.see(WaitStatus::new(refusal, &enclosing, take));
                 })
             })
     }
@@ -411,6 +413,14 @@ impl<W: Wanted> LockRequest<'_, W> {
             && let Some(failure) = self.too_few_permits(client).await
         {
             return Attempt::Failed(failure);
+        }
+        if let Error::Held(refusal) | Error::NoMajority(refusal) | Error::TimedOut { refusal, .. } =
+            &mut error
+            && subject::collected(refusal).is_some()
+        {
+            // The key, but without the prefix.
+            let name = Name::new(self.name.as_bytes()).ok();
+            refusal.name = name.map(|name| name.semaphore().gate());
         }
         let holders = self.enclosing_holders();
         let enclosing = match &mut error {
@@ -541,12 +551,14 @@ struct WaitStatus {
     outage: Vec<NodeJson>,
     /// When a majority votes again, if waiting is all that is needed.
     votes_at: Option<Moment>,
-    /// How many permits there are, if this waits for one.
+    /// How many permits this needs, if it waits for one of them.
     permits: Option<u32>,
+    /// Whether another process collects several permits.
+    collected: bool,
 }
 
 impl WaitStatus {
-    fn new(refusal: &Refusal, enclosing: &Enclosing) -> Self {
+    fn new(refusal: &Refusal, enclosing: &Enclosing, take: u32) -> Self {
         let holder = refusal.holder().cloned();
         Self {
             name: refusal.name.as_ref().map(ToString::to_string),
@@ -556,8 +568,12 @@ impl WaitStatus {
                 None => NodeJson::failing(&refusal.nodes),
             },
             votes_at: messages::votes_in(refusal).map(|left| Moment::now() + left),
-            place: refusal.place(),
-            permits: refusal.permits,
+            // The line of a semaphore has one place for each permit that this process needs.
+            place: refusal
+                .place()
+                .filter(|_| refusal.permits.is_none() || take == 1),
+            permits: refusal.permits.map(|_| take),
+            collected: subject::collected(refusal).is_some(),
             only_wanted: messages::is_only_wanted(refusal),
             holder,
         }
@@ -661,7 +677,12 @@ fn place(seen: &WaitStatus) -> String {
 fn describe(seen: &WaitStatus, lock: Option<&str>) -> String {
     let lock = lock.map_or(String::new(), |lock| format!("`{lock}` is "));
     match (&seen.holder, &*seen.outage) {
-        (Some(_), _) if seen.permits.is_some() => "no permit is free".to_owned(),
+        (Some(_), _) if seen.permits == Some(1) => "no permit is free".to_owned(),
+        (Some(_), _) if seen.permits.is_some() => "more permits are needed".to_owned(),
+        (Some(holder), _) if seen.collected => format!(
+            "{} is collecting several permits",
+            messages::holder_name(holder)
+        ),
         (Some(waiter), _) if seen.only_wanted => {
             format!("{lock}wanted by {}", messages::first_in_line(waiter))
         }

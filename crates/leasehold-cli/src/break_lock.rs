@@ -24,7 +24,6 @@ pub(crate) async fn break_lock(args: Break) -> Outcome {
         None => client.inspect(args.name.as_bytes()).await?,
         Some(permit) => permit_of(&client, args.name.as_bytes(), permit).await?,
     };
-    let name = &inspection.name;
     let lock = find(&inspection, args.owner.as_deref())?;
     if !args.yes {
         confirm(&inspection, lock)?;
@@ -39,27 +38,35 @@ pub(crate) async fn break_lock(args: Break) -> Outcome {
         Some(permit) => find_permit(&client, key, permit).await,
     };
     shut_down(&client).await;
+    let what = what(&inspection);
     if !broken? {
-        let text = format!("`{name}` was released in the meantime; nothing was broken");
+        let text = format!("{what} was released in the meantime; nothing was broken");
         return Err(Failure::new(NOTHING, text));
     }
     print_message(match lock.holder.kept {
         false => {
             let who = messages::holder_name(&lock.holder);
-            format!("broke the lock `{name}` of {who}")
+            match args.permit {
+                None => format!("broke the lock {what} of {who}"),
+                Some(_) => format!("broke {what}, which {who} held"),
+            }
         }
         true if lock.holder.shared => format!(
-            "`{name}` is no longer kept by {}",
+            "{what} is no longer kept by {}",
             messages::holder_name(&lock.holder)
         ),
         true => format!(
-            "`{name}` was {} and is free now",
+            "{what} was {} and is free now",
             messages::lock_held_by(lock)
         ),
     });
     let is_it = |seen: &Sighting| seen.owner_id() == lock.owner_id();
     if let Some(after) = after? {
-        warn_of_unconfirmed(&after, "the lock", is_it);
+        let what = match args.permit {
+            None => "the lock",
+            Some(_) => "the permit",
+        };
+        warn_of_unconfirmed(&after, what, is_it);
     }
     if let Some(left) = lock
         .remaining
@@ -78,6 +85,15 @@ pub(crate) async fn break_lock(args: Break) -> Outcome {
         });
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Names the lock or the permit.
+fn what(inspection: &Inspection) -> String {
+    let name = &inspection.name;
+    match inspection.permit {
+        None => format!("`{name}`"),
+        Some(permit) => format!("permit {permit} of `{name}`"),
+    }
 }
 
 /// The inspection of a permit; `None` if it is free.
@@ -121,7 +137,7 @@ pub(crate) fn warn_of_unconfirmed(
 
 /// Finds the lock of the given owner, or of the current holder if no owner was given.
 fn find<'a>(inspection: &'a Inspection, owner: Option<&str>) -> Result<&'a Sighting, Failure> {
-    let name = &inspection.name;
+    let what = what(inspection);
     let named = |seen: &&Sighting| Some(&*seen.owner_id()) == owner;
     if let Some(lock) = inspection.sightings().find(named)
         && inspection.nodes.len() - inspection.missing().count() >= inspection.majority()
@@ -131,14 +147,14 @@ fn find<'a>(inspection: &'a Inspection, owner: Option<&str>) -> Result<&'a Sight
     let text = match (inspection.state(), owner) {
         (LockState::Held(lock), None) => return Ok(lock),
         (LockState::Held(lock), Some(owner)) => format!(
-            "`{name}` is not held by owner {owner}; it is {} (owner {})",
+            "{what} is not held by owner {owner}; it is {} (owner {})",
             messages::lock_held_by(lock),
             lock.owner_id()
         ),
         (LockState::NotHeld, _) => match inspection.sightings().next() {
-            None => format!("`{name}` is free; nothing was broken"),
+            None => format!("{what} is free; nothing was broken"),
             Some(seen) => format!(
-                "`{name}` is not held: no owner has a majority of the nodes; to remove the \
+                "{what} is not held: no owner has a majority of the nodes; to remove the \
                  remaining claim, use --owner {}",
                 seen.owner_id()
             ),
@@ -181,9 +197,9 @@ fn confirm(inspection: &Inspection, lock: &Sighting) -> Result<(), Failure> {
     let mut out = std::io::stderr().lock();
     write!(
         out,
-        "`{}` is {}; {expires} (owner {}).\nIf the holder is still running, only tokens \
+        "{} is {}; {expires} (owner {}).\nIf the holder is still running, only tokens \
          protect its data until it stops. Break the lock? [y/N] ",
-        inspection.name,
+        what(inspection),
         messages::lock_held_by(lock),
         lock.owner_id()
     )?;

@@ -17,6 +17,7 @@ mod run;
 mod script;
 mod show;
 mod signals;
+mod subject;
 mod wait_free;
 
 use std::process::ExitCode;

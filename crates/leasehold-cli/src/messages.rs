@@ -9,6 +9,7 @@ use leasehold::{
 };
 
 use crate::report::short;
+use crate::subject;
 
 /// The message for an error, with the next step on a separate line.
 pub(crate) fn error(error: &Error) -> String {
@@ -97,6 +98,12 @@ fn held(refusal: &Refusal) -> String {
             _ => format!("all {permits} permits of `{name}` are held, or others wait for one"),
         };
     }
+    if let Some(semaphore) = subject::collected(refusal) {
+        let by = refusal
+            .holder()
+            .map_or("another process".to_owned(), holder_name);
+        return format!("{by} is collecting several permits of `{semaphore}`");
+    }
     let Some(by) = refusal.holder() else {
         return format!("`{name}` is contended{}", nodes(refusal, |_| true));
     };
@@ -138,7 +145,8 @@ fn no_majority(refusal: &Refusal) -> String {
     if let [only] = &*refusal.nodes {
         return format!("node {}: {}", only.node, node_outcome(&only.outcome));
     }
-    let text = match &refusal.name {
+    let name = subject::collected(refusal).or(refusal.name.clone());
+    let text = match name {
         Some(name) => format!("no majority for `{name}`: {majority} of {all} nodes must grant it"),
         None => format!("no majority: {majority} of {all} nodes must answer"),
     };

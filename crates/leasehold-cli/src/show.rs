@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use leasehold::node::NodeError;
-use leasehold::{Builder, Client, Inspection, Listing, LockState, Sighting, StoredResult};
+use leasehold::{Builder, Client, Inspection, Listing, LockState, Name, Sighting, StoredResult};
 use serde::Serialize;
 use wildmatch::WildMatch;
 
@@ -15,6 +15,7 @@ use crate::args::{Format, ListFormat, Ls, Show, WatchArgs};
 use crate::exit::{Failure, Outcome, UNAVAILABLE};
 use crate::messages;
 use crate::report::{HolderJson, Stdout, millis, print_message, print_stdout, short};
+use crate::subject::{Kind, Subject};
 
 /// A lock in the JSON output.
 #[derive(Serialize)]
@@ -23,6 +24,12 @@ struct LockJson {
     /// The number of the permit, if it is one of a semaphore.
     #[serde(skip_serializing_if = "Option::is_none")]
     permit: Option<u32>,
+    /// `true` if it is the lock of the process that collects several permits of a semaphore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collector: Option<bool>,
+    /// The party whose arrival this is, if it is one of a latch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    party: Option<String>,
     /// `None` if not enough nodes answered.
     held: Option<bool>,
     state: &'static str,
@@ -71,8 +78,13 @@ pub(crate) async fn show(args: Show) -> Outcome {
             _ => ListFormat::Table,
         };
         return repeat(&args.watching, args.output == Format::Json, async || {
-            let permits = client.inspect_permits(args.name.as_bytes()).await?;
-            Ok((list(permits, format, true)?, true))
+            let of_it = |subject: &Subject| {
+                let is_part = matches!(subject.kind, Kind::Permit(_) | Kind::Collector);
+                is_part && subject.name.as_bytes() == args.name.as_bytes()
+            };
+            let permits = listed(&client, &args.nodes.prefix, of_it).await?;
+            let none = format!("no permit of `{}` is held", args.name.to_string_lossy());
+            Ok((permits.text(format, true, &none)?, true))
         })
         .await;
     }
@@ -81,7 +93,10 @@ pub(crate) async fn show(args: Show) -> Outcome {
         let (inspection, not_voting) = tokio::join!(inspecting, not_voting(nodes.inspecting()?));
         let inspection = inspection?;
         let text = match args.output {
-            Format::Json => json(&lock_json(&inspection, &not_voting))?,
+            Format::Json => {
+                let subject = Subject::of(&inspection, &args.nodes.prefix);
+                json(&lock_json(&subject, &inspection, &not_voting))?
+            }
             format => page(&inspection, format, &not_voting),
         };
         Ok((text, inspection.is_conclusive()))
@@ -106,40 +121,68 @@ pub(crate) async fn ls(args: Ls) -> Outcome {
         &args.watching,
         args.output == ListFormat::Json,
         async || {
-            let listing = listed(&client, &pattern).await?;
-            Ok((list(listing, args.output, !args.no_headers)?, true))
+            let matches = |subject: &Subject| pattern.matches(&plain(&subject.name));
+            let locks = listed(&client, &args.nodes.prefix, matches).await?;
+            let none = match &*args.pattern {
+                "*" => "no locks are held".to_owned(),
+                pattern => format!("no held lock matches `{pattern}`"),
+            };
+            Ok((locks.text(args.output, !args.no_headers, &none)?, true))
         },
     )
     .await
 }
 
-/// Prints warnings about nodes that did not answer, and returns the locks as text.
-fn list(listing: Listing, format: ListFormat, with_header: bool) -> Result<String, Failure> {
-    let Listing { locks, missing, .. } = listing;
+/// Held locks, in the order in which they are printed.
+struct Locks(Vec<(Subject, Inspection)>);
+
+impl Locks {
+    /// The locks as text. `none` is the table without locks.
+    fn text(&self, format: ListFormat, with_header: bool, none: &str) -> Result<String, Failure> {
+        Ok(match format {
+            ListFormat::Json => {
+                let locks = self.0.iter();
+                let locks = locks.map(|(subject, lock)| lock_json(subject, lock, &[]));
+                json(&locks.collect::<Vec<_>>())?
+            }
+            ListFormat::Name => {
+                let mut names: Vec<_> = self.0.iter().map(|(subject, _)| &subject.name).collect();
+                names.dedup();
+                let names = names.into_iter().map(|name| plain(name) + "\n");
+                names.collect()
+            }
+            _ if self.0.is_empty() && with_header => none.to_owned(),
+            format => table(&self.0, format == ListFormat::Wide, with_header),
+        })
+    }
+}
+
+/// A name as an argument of this program, if it is UTF-8 without control characters. Otherwise it is
+/// escaped.
+fn plain(name: &Name) -> String {
+    match std::str::from_utf8(name.as_bytes()) {
+        Ok(text) if !text.contains(char::is_control) => text.to_owned(),
+        _ => name.to_string(),
+    }
+}
+
+/// Lists the locks that are wanted, and prints warnings about nodes that did not answer.
+async fn listed(
+    client: &Client,
+    prefix: &str,
+    is_wanted: impl Fn(&Subject) -> bool,
+) -> Result<Locks, Failure> {
+    let Listing { locks, missing, .. } = client.inspect_all().await?;
     for (node, error) in missing {
         let error = messages::node_error(&error);
         print_message(format!("warning: {node} did not answer ({error})"));
     }
-    Ok(match format {
-        ListFormat::Json => {
-            let locks = locks.iter().map(|lock| lock_json(lock, &[]));
-            json(&locks.collect::<Vec<_>>())?
-        }
-        ListFormat::Name => locks
-            .iter()
-            .map(|lock| format!("{}\n", lock.name))
-            .collect(),
-        ListFormat::Wide => table(&locks, true, with_header),
-        ListFormat::Table => table(&locks, false, with_header),
-    })
-}
-
-/// Lists the locks whose names match. Names do not include the prefix.
-async fn listed(client: &Client, pattern: &WildMatch) -> Result<Listing, Failure> {
-    let mut all = client.inspect_all().await?;
-    all.locks
-        .retain(|one| pattern.matches(&one.name.to_string()));
-    Ok(all)
+    let locks = locks
+        .into_iter()
+        .map(|lock| (Subject::of(&lock, prefix), lock));
+    let mut locks: Vec<_> = locks.filter(|(subject, _)| is_wanted(subject)).collect();
+    locks.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(Locks(locks))
 }
 
 /// Prints once, or repeatedly at an interval until stdout is closed.
@@ -155,8 +198,8 @@ async fn repeat(
             // Clears the screen.
             page += "\x1b[H\x1b[2J";
         }
-        for line in text.lines() {
-            page += line.trim_end();
+        page += &text;
+        if !text.is_empty() && !text.ends_with('\n') {
             page.push('\n');
         }
         let code = match conclusive {
@@ -204,10 +247,7 @@ fn state_text(inspection: &Inspection) -> String {
     }
 }
 
-fn table(held: &[Inspection], wide: bool, with_header: bool) -> String {
-    if held.is_empty() && with_header {
-        return "no locks are held".to_owned();
-    }
+fn table(held: &[(Subject, Inspection)], wide: bool, with_header: bool) -> String {
     let mut table = plain_table();
     let mut header = vec!["NAME", "STATE", "HOLDER", "SINCE", "LEFT"];
     if wide {
@@ -216,14 +256,18 @@ fn table(held: &[Inspection], wide: bool, with_header: bool) -> String {
     if with_header {
         table.set_header(header);
     }
-    for inspection in held {
+    for (subject, inspection) in held {
         let lock = inspection.lock().or_else(|| inspection.sightings().next());
         let Some(lock) = lock else { continue };
         let mut row = vec![
-            inspection.name.to_string(),
-            match inspection.permit {
-                Some(permit) => format!("permit {permit} {}", state(inspection)),
-                None => state(inspection).to_owned(),
+            subject.name.to_string(),
+            match (&subject.kind, state(inspection)) {
+                (Kind::Lock, state) => state.to_owned(),
+                (Kind::Permit(number), state) => format!("permit {number} {state}"),
+                (Kind::Collector, "held") => "collecting permits".to_owned(),
+                (Kind::Collector, state) => format!("collecting permits, {state}"),
+                (Kind::Party(party), "result") => format!("party {party} arrived"),
+                (Kind::Party(party), state) => format!("party {party} arriving, {state}"),
             },
             match readers(inspection).len() {
                 0 | 1 => holder(lock),
@@ -248,7 +292,7 @@ fn table(held: &[Inspection], wide: bool, with_header: bool) -> String {
         }
         table.add_row(row);
     }
-    table.to_string()
+    without_padding(&table)
 }
 
 fn page(inspection: &Inspection, format: Format, not_voting: &[(String, Duration)]) -> String {
@@ -294,7 +338,7 @@ fn page(inspection: &Inspection, format: Format, not_voting: &[(String, Duration
             ]);
         }
     }
-    table.to_string()
+    without_padding(&table)
 }
 
 /// When a node votes, if it does not yet.
@@ -343,6 +387,13 @@ fn node_text(seen: &Result<Vec<Sighting>, NodeError>) -> String {
         }
         Err(error) => messages::node_error(error),
     }
+}
+
+/// The lines of a table without the spaces at their ends.
+fn without_padding(table: &Table) -> String {
+    let text = table.to_string();
+    let lines = text.lines().map(|line| format!("{}\n", line.trim_end()));
+    lines.collect()
 }
 
 fn plain_table() -> Table {
@@ -399,11 +450,20 @@ fn votes(inspection: &Inspection, lock: &Sighting) -> usize {
     same.count()
 }
 
-fn lock_json(inspection: &Inspection, not_voting: &[(String, Duration)]) -> LockJson {
+fn lock_json(
+    subject: &Subject,
+    inspection: &Inspection,
+    not_voting: &[(String, Duration)],
+) -> LockJson {
     let lock = inspection.lock();
     LockJson {
-        name: inspection.name.to_string(),
+        name: subject.name.to_string(),
         permit: inspection.permit,
+        collector: (subject.kind == Kind::Collector).then_some(true),
+        party: match &subject.kind {
+            Kind::Party(party) => Some(party.clone()),
+            _ => None,
+        },
         held: inspection.is_conclusive().then_some(lock.is_some()),
         state: state(inspection),
         owner: lock.map(Sighting::owner_id),

@@ -435,3 +435,65 @@ fn inspection_works_with_a_short_restart_guard() {
     let page = with(&["show", "b"]);
     with(&["break", "b", "--yes", "--owner", &field(&page, "owner")]);
 }
+
+/// `ls -o name` prints names that are valid arguments. Bytes that a line of text cannot have are escaped.
+#[test]
+fn listed_names_are_arguments() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::local();
+    for name in [r"back\slash", r"a\xff", "é {x} ", "it's", "*"] {
+        place.ok(&["acquire", name]);
+        let listed = place.ok(&["ls", "-o", "name"]);
+        assert_eq!(listed, format!("{name}\n"));
+        let listed = listed.trim_end_matches('\n');
+        let owner = place.owner_id(listed);
+        place.ok(&["break", listed, "--owner", &owner, "--yes"]);
+    }
+    let mut command = place.command(&["acquire"]);
+    command.arg(std::ffi::OsStr::from_bytes(b"a\xff\nb\\"));
+    assert_eq!(Running::start(&mut command).end().code, 0);
+    assert_eq!(place.ok(&["ls", "-o", "name"]), "a\\xff\\nb\\\\\n");
+}
+
+/// Permits are listed by number, and without any the message says what is missing.
+#[test]
+fn permits_are_listed_by_number() {
+    let place = Place::local();
+    place.ok(&["acquire", "other"]);
+    let page = place.ok(&["show", "x", "--permits"]);
+    assert_eq!(page, "no permit of `x` is held\n");
+    assert_eq!(place.ok(&["ls", "acc*"]), "no held lock matches `acc*`\n");
+    let _all = place.holding("x", &["--permits", "12", "--take", "12"], "exec sleep 600");
+    // The lock of the collector is released in the background.
+    until("it has collected them", || {
+        !place.ok(&["ls"]).contains("collecting")
+    });
+    let json = place.ok(&["ls", "x", "-o", "json"]);
+    let json: Vec<serde_json::Value> = serde_json::from_str(&json).expect("JSON");
+    let numbers: Vec<_> = json.iter().map(|lock| lock["permit"].as_u64()).collect();
+    assert_eq!(numbers, (0..12).map(Some).collect::<Vec<_>>());
+}
+
+/// The arrivals at a latch are listed under its name.
+#[test]
+fn parties_of_a_latch_are_listed() {
+    let place = Place::local();
+    place.ok(&["ls"]);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let store = format!("local:{}", place.file("state/leasehold/locks.db").display());
+    let arrived = runtime.block_on(async {
+        let client = leasehold::Client::builder().node(&store).build()?;
+        let latch = client.latch("import", ["orders", "customers"]);
+        latch.arrive("orders").await
+    });
+    arrived.expect("it arrives");
+    let list = place.ok(&["ls"]);
+    assert!(list.contains("import  party orders arrived"), "{list}");
+    assert!(!list.contains("leasehold:"), "{list}");
+    let json = place.ok(&["ls", "import", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json[0]["party"], "orders");
+}

@@ -112,11 +112,73 @@ fn a_permit_can_be_broken() {
         .to_owned();
     let wrong = place.run(&["break", "x", "--permit", "0", "--owner", "0123", "--yes"]);
     assert_eq!(wrong.code, 1, "{}", wrong.err);
-    place.ok(&["break", "x", "--permit", "0", "--owner", &owner, "--yes"]);
+    let says = "permit 0 of `x` is not held by owner 0123";
+    assert!(wrong.err.contains(says), "{}", wrong.err);
+    let broken = place.run(&["break", "x", "--permit", "0", "--owner", &owner, "--yes"]);
+    assert_eq!(broken.code, 0, "{}", broken.err);
+    let says = "broke permit 0 of `x`";
+    assert!(broken.err.contains(says), "{}", broken.err);
     assert_eq!(next.end().code, 0);
     let free = place.run(&["break", "x", "--permit", "0", "--owner", &owner, "--yes"]);
     assert_eq!(free.code, 1, "{}", free.err);
     assert_eq!(holder.end().code, 79);
+}
+
+/// A process that collects several permits is shown as such, and the name is that of the semaphore.
+#[test]
+fn a_collector_is_shown_with_its_semaphore() {
+    let servers = RedisServer::start_many(1);
+    for place in [Place::local(), Place::redis(&servers)] {
+        let _one = place.holding("x", &["--permits", "2"], "exec sleep 600");
+        let collects = ["run", "x", "--permits", "2", "--take", "2"];
+        let err = std::fs::File::create(place.file("err")).expect("created");
+        let mut collector = place.command(&[&collects[..], &["--", "true"]].concat());
+        let collector = Running::start(collector.stderr(err));
+        for args in [&["ls"][..], &["show", "x", "--permits"]] {
+            until("it collects", || {
+                let list = place.ok(args);
+                assert!(!list.contains("leasehold:"), "{list}");
+                let line = list
+                    .lines()
+                    .find(|line| line.contains("collecting permits"));
+                line.is_some_and(|line| line.starts_with(" x ") || line.starts_with("x "))
+            });
+        }
+        let json = permits(&place, "x");
+        let of_collector = |permit: &&serde_json::Value| permit["collector"] == true;
+        let shown = json.iter().find(of_collector).expect("the collector");
+        assert_eq!(shown["holder"]["pid"], collector.pid());
+        assert_eq!(place.ok(&["ls", "-o", "name"]), "x\n");
+        let refused = place.run(&[&collects[..], &["-n", "--", "true"]].concat());
+        assert_eq!(refused.code, 75, "{}", refused.err);
+        let says = "is collecting several permits of `x`";
+        assert!(refused.err.contains(says), "{}", refused.err);
+        until("the wait is reported", || {
+            place.read("err").contains("waiting for `x`")
+        });
+        let err = place.read("err");
+        assert!(
+            err.contains("more permits are needed") && !err.contains("ahead"),
+            "{err}"
+        );
+        // The next one waits for the collector, not for permits.
+        let err = std::fs::File::create(place.file("err")).expect("created");
+        let args = [&collects[..], &["--", "true"]].concat();
+        let _next = Running::start(place.command(&args).stderr(err));
+        until("the wait is reported", || {
+            place.read("err").contains("is collecting several permits")
+        });
+    }
+    let place = Place::local();
+    let prefix = ["--permits", "2", "--prefix", "p:"];
+    let _one = place.holding("x", &prefix, "exec sleep 600");
+    let collects = [&["run", "x", "--take", "2"], &prefix[..]].concat();
+    let _collector = place.spawn(&[&collects[..], &["--", "true"]].concat());
+    until("it collects", || {
+        let refused = place.run(&[&collects[..], &["-n", "--", "true"]].concat());
+        assert_eq!(refused.code, 75, "{}", refused.err);
+        refused.err.contains("is collecting several permits of `x`")
+    });
 }
 
 /// A run inside a run that has the only permit would wait forever. With more permits it need not.
