@@ -72,15 +72,15 @@ pub(crate) async fn break_lock(args: Break) -> Outcome {
         .remaining
         .filter(|_| lock.holder.token.is_some() && !lock.holder.kept)
     {
+        // A lease is renewed every third of its TTL, and no more than the TTL was left.
+        let next = short(messages::round_up(left / 3));
         print_message(match lock.holder.shared {
             false => format!(
-                "if the holder is still running, it notices at its next renewal, in less than {}",
-                short(left)
+                "if the holder is still running, it notices at its next renewal, within {next}"
             ),
             true => format!(
-                "if the reader is still running, it joins again at its next renewal, in less than \
-                 {}, unless a writer has acquired the lock by then",
-                short(left)
+                "if the reader is still running, it joins again at its next renewal, within {next}, \
+                 unless a writer has acquired the lock by then"
             ),
         });
     }

@@ -497,3 +497,19 @@ fn parties_of_a_latch_are_listed() {
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json[0]["party"], "orders");
 }
+
+/// A holder renews its lease every third of the TTL, and the message of `break` says no more.
+#[test]
+fn break_says_when_the_holder_notices() {
+    let place = Place::local();
+    let _holder = place.holding("a", &["--ttl", "60s"], "exec sleep 600");
+    let owner = place.owner_id("a");
+    let ran = place.run(&["break", "a", "--owner", &owner, "--yes"]);
+    let (_, time) = ran
+        .err
+        .trim()
+        .split_once("renewal, within ")
+        .expect("a time");
+    let seconds: u64 = time.trim_end_matches('s').parse().expect("seconds");
+    assert!((1..=20).contains(&seconds), "{}", ran.err);
+}
