@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,10 +16,43 @@ const MAX_LINES: usize = 1000;
 /// How long to wait at exit until the queued lines are written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Whether stdout was closed when this process started. The runtime of Rust then opens `/dev/null` in
-/// its place, for reading and writing, so that no other file gets its number. A shell opens it only
-/// for writing (`> /dev/null`). What else opens it for both is a daemon that discards all output, which
-/// comes to the same.
+/// Set before `main` if stdout is closed.
+static STDOUT_IS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Looks at stdout before the runtime of Rust does, which opens `/dev/null` in its place so that no
+/// other file gets its number. A program that discards the output opens the same file, so it cannot be
+/// told later.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+#[allow(unsafe_code)]
+mod before_main {
+    use super::{AtomicBool, BorrowedFd, FcntlArg, fcntl};
+    use nix::errno::Errno;
+    use std::sync::atomic::Ordering;
+
+    // SAFETY: the section is a list of pointers to functions of this type, which are called before
+    // `main`. The function makes a system call and sets a flag. It needs nothing of the runtime.
+    #[used]
+    #[cfg_attr(target_os = "linux", unsafe(link_section = ".init_array"))]
+    #[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_init_func"))]
+    static LOOK: extern "C" fn() = look;
+
+    extern "C" fn look() {
+        let closed: &AtomicBool = &super::STDOUT_IS_CLOSED;
+        // SAFETY: the descriptor is only asked for its flags, which fails if it is not open.
+        let stdout = unsafe { BorrowedFd::borrow_raw(1) };
+        let flags = fcntl(stdout, FcntlArg::F_GETFD);
+        closed.store(flags == Err(Errno::EBADF), Ordering::Relaxed);
+    }
+}
+
+/// Whether stdout was closed when this process started.
+pub(crate) fn stdout_is_closed() -> bool {
+    STDOUT_IS_CLOSED.load(Ordering::Relaxed)
+}
+
+/// Whether stdout was closed when this process started, or discards everything: then it is
+/// `/dev/null`, open for reading and writing. A shell opens it only for writing (`> /dev/null`), which
+/// somebody has written on purpose.
 pub(crate) fn stdout_was_closed() -> bool {
     let stdout = std::io::stdout();
     let read_write = fcntl(&stdout, FcntlArg::F_GETFL)

@@ -13,7 +13,7 @@ use crate::args::ReportArgs;
 use crate::exit::Failure;
 use crate::held::Held;
 use crate::messages;
-use crate::output::{write_event, write_stderr};
+use crate::output::{stdout_is_closed, write_event, write_stderr};
 
 /// Prints text to stderr, in colour if stderr is a terminal that supports it.
 pub(crate) fn print_message(text: impl AsRef<str>) {
@@ -47,6 +47,9 @@ pub(crate) enum Stdout {
 
 /// Writes to stdout. A closed pipe is not an error.
 pub(crate) fn print_stdout(text: &[u8]) -> std::io::Result<Stdout> {
+    if stdout_is_closed() && !text.is_empty() {
+        return Err(std::io::Error::other("stdout is closed"));
+    }
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
         Ok(()) => Ok(Stdout::Open),

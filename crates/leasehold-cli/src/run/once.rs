@@ -157,7 +157,8 @@ async fn run(args: &Once, reporter: &Reporter) -> Result<u8, Failure> {
                 reporter.step(event, || {
                     format!("stored {bytes} bytes of output for {}", short(period))
                 });
-                failure = output.error.map(|error| not_printed(&error, period));
+                let what = "output of the command";
+                failure = output.error.map(|error| not_printed(what, &error));
             }
             Err(Error::Lost { .. }) => lost = true,
             Err(error) => failure = Some(not_stored(error)),
@@ -215,9 +216,12 @@ async fn begin(
                         done.token
                     )
                 });
-                print_stdout(&done.bytes)?;
+                let printed = print_stdout(&done.bytes);
                 shut_down(&client).await;
-                return Ok(Began::Printed);
+                return match printed {
+                    Ok(_) => Ok(Began::Printed),
+                    Err(error) => Err(not_printed("stored output", &error)),
+                };
             }
             OnceStart::Running(holder) => return Err(running(request, &holder)),
             _ => return Err(expired()),
@@ -246,12 +250,11 @@ fn running(request: &LockRequest<'_, TheResult>, holder: &Holder) -> Failure {
     }
 }
 
-/// The command succeeded and its output was stored, but could not be written to stdout.
-fn not_printed(error: &std::io::Error, period: Duration) -> Failure {
+/// The output is stored, but could not be written to stdout.
+fn not_printed(what: &str, error: &std::io::Error) -> Failure {
     let text = format!(
-        "cannot write the output of the command to stdout: {error}\nnext: it is stored for {}; run \
-         the same `leasehold once` again to print it",
-        short(period)
+        "cannot write the {what} to stdout: {error}\nnext: it stays stored until its period is over; \
+         run the same `leasehold once` again to print it"
     );
     Failure::new(exit::INTERNAL, text)
 }

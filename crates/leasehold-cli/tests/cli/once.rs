@@ -199,8 +199,40 @@ fn output_that_cannot_be_written_is_an_error() {
     let mut command = place.command(&args);
     let ran = crate::Running::start(command.stdout(full)).end();
     assert_eq!(ran.code, 70, "{}", ran.err);
-    for part in ["cannot write the output", "No space left", "stored for 1h"] {
+    for part in ["cannot write the output", "No space left", "stays stored"] {
         assert!(ran.err.contains(part), "{}", ran.err);
     }
     assert_eq!(place.ok(&args), "x\n");
+    // The stored output.
+    let full = std::fs::File::create("/dev/full").expect("it is there");
+    let ran = crate::Running::start(place.command(&args).stdout(full)).end();
+    assert_eq!(ran.code, 70, "{}", ran.err);
+    let part = "cannot write the stored output to stdout: No space left";
+    assert!(ran.err.contains(part), "{}", ran.err);
+}
+
+/// A closed stdout is such an error. Output that is discarded on purpose, or empty, is not.
+#[test]
+fn a_closed_stdout_is_an_error() {
+    let place = Place::local();
+    let once = |name: &str, command: &str, stdout: &str| {
+        let line =
+            format!("exec \"$0\" once {name} --for 1h -c '{command}; echo >> runs' {stdout}");
+        let mut shell = crate::wrapped("sh", &["-c", &line], &place.command(&[]));
+        crate::Running::start(&mut shell).end()
+    };
+    for (what, runs) in [("output of the command", 1), ("stored output", 1)] {
+        let ran = once("report", "echo x", ">&-");
+        assert_eq!(ran.code, 70, "{}", ran.err);
+        let part = format!("cannot write the {what} to stdout: stdout is closed");
+        assert!(ran.err.contains(&part), "{}", ran.err);
+        assert_eq!(place.read("runs").lines().count(), runs);
+    }
+    for stdout in ["> /dev/null", "1<> /dev/null"] {
+        assert_eq!(once("report", "echo x", stdout).code, 0, "{stdout}");
+    }
+    assert_eq!(once("report", "echo x", "").out, "x\n");
+    for _ in 0..2 {
+        assert_eq!(once("nothing", "true", ">&-").code, 0);
+    }
 }
