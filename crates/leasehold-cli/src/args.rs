@@ -11,7 +11,7 @@ use crate::output::EventsFd;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  64       wrong usage, or an enclosing `leasehold run` holds the lock
+  64       wrong usage, or an enclosing `leasehold run` or script holds the lock
   69       no majority of the nodes can be reached, or the nodes refuse this client
   70       another failure, such as output that cannot be written
   75       the lock is held by another process
@@ -20,8 +20,9 @@ Exit codes:
   126      the command cannot be executed
   127      the command was not found
   128 + n  signal n killed the command or ended the wait
-Otherwise, `run`, `once` and `elect` exit with the exit code of the command. `break` exits with 1 if it
-broke nothing, and `once --clear` if nothing was stored.";
+
+Otherwise, `run`, `once` and `elect` exit with the exit code of the command. `break` exits with 1 if \
+it broke nothing, and `once --clear` if nothing was stored.";
 
 /// The program.
 #[derive(Parser)]

@@ -23,9 +23,21 @@ pub(crate) fn man(of: Option<&str>) -> Outcome {
         None => command,
         Some(name) => page_of(&command, name)?,
     };
+    // What follows the options: the exit codes of the program, and notes about one command.
+    let heading = match of {
+        None => ".SH \"EXIT STATUS\"\n",
+        Some(_) => ".SH NOTES\n",
+    };
     let mut page = Vec::new();
-    clap_mangen::Man::new(command).render(&mut page)?;
-    print_stdout(&page)?;
+    clap_mangen::Man::new(command)
+        .source(concat!("leasehold ", env!("CARGO_PKG_VERSION")))
+        .render(&mut page)?;
+    let page = String::from_utf8_lossy(&page).replace(".SH EXTRA\n", heading);
+    // The heading says so.
+    let page = page
+        .replace("\nExit codes:\n", "\n.nf\n")
+        .replace("\nOtherwise, ", "\n.fi\n.PP\nOtherwise, ");
+    print_stdout(page.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -214,12 +214,19 @@ fn defaults_agree() {
 fn every_command_has_a_manual_page() {
     let place = Place::local();
     let page = place.ok(&["man"]);
+    assert!(page.contains("\n.SH \"EXIT STATUS\"\n"), "{page}");
+    let footer = concat!("\"leasehold ", env!("CARGO_PKG_VERSION"), "\"");
     for command in COMMANDS {
         assert!(
             page.contains(&format!("leasehold\\-{command}")),
             "{command}"
         );
         let own = place.ok(&["man", command]);
+        for page in [&page, &own] {
+            let title = page.lines().find(|line| line.starts_with(".TH "));
+            assert!(title.is_some_and(|title| title.contains(footer)), "{page}");
+            assert!(!page.contains(".SH EXTRA"), "{page}");
+        }
         assert!(
             own.starts_with(".ie") && own.contains(".SH NAME"),
             "{command}"

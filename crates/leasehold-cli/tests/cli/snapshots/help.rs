@@ -97,3 +97,8 @@ fn completions() {
 fn man() {
     check(&["man"], expect_file!["help/man.txt"]);
 }
+
+#[test]
+fn resize() {
+    check(&["resize"], expect_file!["help/resize.txt"]);
+}
