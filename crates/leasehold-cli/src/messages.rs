@@ -24,10 +24,33 @@ pub(crate) fn error(error: &Error) -> String {
         Error::Invalid(invalid) => self::invalid(invalid),
         error => error.to_string(),
     };
+    if let Error::NoMajority(refusal) = error
+        && let Some(step) = other_permits(refusal)
+    {
+        return format!("{text}\nnext: {step}");
+    }
     match next_step(error) {
         Some(step) => format!("{text}\nnext: {step}"),
         None => text,
     }
+}
+
+/// What to do if some nodes have another number of permits on record, and too few have this one.
+fn other_permits(refusal: &Refusal) -> Option<String> {
+    let mut theirs = refusal
+        .nodes
+        .iter()
+        .filter_map(|report| match report.outcome {
+            NodeOutcome::Voted(Vote::OtherPermits { permits }) => Some(permits),
+            _ => None,
+        });
+    let (theirs, ours) = (theirs.next()?, refusal.permits?);
+    let name = refusal.name.as_ref()?;
+    Some(format!(
+        "the nodes have different numbers of permits on record, or do not answer; when they can be \
+         reached, `leasehold resize {name} N` records the same number on all of them (N is {theirs} or \
+         {ours}, as the clients use it)"
+    ))
 }
 
 /// Says by whom a lock is held, and how long ago that holder requested it.
@@ -203,9 +226,15 @@ pub(crate) fn node_error(error: &NodeError) -> String {
     match error {
         NodeError::OtherConstants { theirs, ours, .. } => {
             let (theirs, ours) = constants(theirs, ours);
+            // The other values are not options.
+            let option = match ours.starts_with("--restart-guard ") && !ours.contains(',') {
+                true => format!(" {ours}"),
+                false => String::new(),
+            };
             format!(
                 "other clients of this node use {theirs}, but this client uses {ours}; use the same \
-                 values in all clients, or change them for all with `leasehold init --replace`"
+                 values in all clients, or change them on all nodes with `leasehold init \
+                 --replace{option}` and then in all clients"
             )
         }
         error => error.to_string(),
@@ -247,12 +276,14 @@ fn invalid(invalid: &Invalid) -> String {
             short(*min),
             short(*max)
         ),
-        Invalid::TtlBeyondGuard { ttl, guard, .. } => format!(
-            "--ttl {} is longer than the restart guard of {}; add --restart-guard {0} to all \
-             clients of these nodes",
-            short(*ttl),
-            short(*guard)
-        ),
+        Invalid::TtlBeyondGuard { ttl, guard, .. } => {
+            let (ttl, guard) = (exact(*ttl), short(*guard));
+            format!(
+                "--ttl {ttl} is longer than the restart guard of {guard}\nnext: use a shorter --ttl, or \
+                 change the guard on all nodes with `leasehold init --replace --restart-guard {ttl}`, \
+                 and then add --restart-guard {ttl} to all clients"
+            )
+        }
         Invalid::OtherPermits {
             name, theirs, ours, ..
         } => format!(
@@ -273,6 +304,12 @@ fn invalid(invalid: &Invalid) -> String {
         Invalid::Node { node, error, .. } => format!("node {node}: {}", node_error(error)),
         invalid => invalid.to_string(),
     }
+}
+
+/// A duration as an argument: not rounded, and one word.
+fn exact(duration: Duration) -> String {
+    let text = humantime::format_duration(duration).to_string();
+    text.replace(' ', "")
 }
 
 /// The command-line option for an option of the library.
@@ -341,6 +378,12 @@ pub(crate) fn next_step_after<'a>(
             NoSuchDatabase => (
                 0,
                 "use a database index in the URL that exists on the server (`CONFIG GET databases`)",
+            ),
+            // The number of permits on record is not a number.
+            Protocol { why, .. } if why.contains(": PERMITS") => (
+                0,
+                "the node has no valid number of permits on record; write it again with `leasehold \
+                 resize`",
             ),
             Protocol { .. } => (
                 0,

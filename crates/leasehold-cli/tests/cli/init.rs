@@ -82,3 +82,24 @@ fn the_embedded_store_needs_no_init() {
     assert_eq!(ran.code, 64, "{}", ran.err);
     assert!(ran.err.contains("embedded store"), "{}", ran.err);
 }
+
+/// The error for a long TTL names the commands that make it possible.
+#[test]
+fn a_longer_ttl_needs_another_guard_on_record() {
+    let servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    place.ok(&["init"]);
+    let acquire = ["acquire", "deploy", "--ttl", "5m 1s"];
+    let ran = place.run(&acquire);
+    assert_eq!(ran.code, 64, "{}", ran.err);
+    let command = "`leasehold init --replace --restart-guard 5m1s`";
+    assert!(ran.err.contains(command), "{}", ran.err);
+    let guarded = [&acquire[..], &["--restart-guard", "5m1s"]].concat();
+    let ran = place.run(&guarded);
+    assert_eq!(ran.code, 69, "{}", ran.err);
+    let command = "`leasehold init --replace --restart-guard 301s`";
+    assert!(ran.err.contains(command), "{}", ran.err);
+    let replace = ["init", "--replace", "--restart-guard", "5m1s"];
+    place.ok(&[&replace[..], &["--assume-fresh"]].concat());
+    place.ok(&guarded);
+}

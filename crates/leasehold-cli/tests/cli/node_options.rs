@@ -94,7 +94,7 @@ fn node_options_in_the_environment() {
     place.ok(&["run", "a", "-n", "--restart-guard", "off", "--", "true"]);
     let ran = place.run(&["acquire", "a", "--ttl", "5m"]);
     assert_eq!(ran.code, 64);
-    assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+    assert_eq!(ran.err.lines().count(), 2, "{}", ran.err);
     assert!(ran.err.contains("add --restart-guard 5m"), "{}", ran.err);
 }
 

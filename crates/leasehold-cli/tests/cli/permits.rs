@@ -244,3 +244,58 @@ fn a_nested_run_needs_another_permit() {
     );
     assert_eq!(place.ok(&["run", "z", "-c", &line]), ".\n");
 }
+
+/// A node that was away keeps the old number. `resize` names it, and the errors that follow say how to
+/// repair that.
+#[test]
+fn nodes_with_different_numbers_of_permits() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    place.ok(&["init"]);
+    let run = |wait: &str| place.run(&["run", "x", "--permits", "4", "-w", wait, "--", "true"]);
+    let resized_everywhere = |permits: &str| {
+        until("all nodes have the number", || {
+            let resized = place.run(&["resize", "x", permits]);
+            assert_eq!(resized.code, 0, "{}", resized.err);
+            resized.err == format!("leasehold: `x` has {permits} permits now\n")
+        });
+    };
+    resized_everywhere("3");
+    servers[2].stop();
+    let resized = place.run(&["resize", "x", "4"]);
+    assert_eq!(resized.code, 0, "{}", resized.err);
+    let silent = format!("warning: 127.0.0.1:{} did not answer", servers[2].port());
+    for part in [&*silent, "run `leasehold resize x 4` again"] {
+        assert!(resized.err.contains(part), "{}", resized.err);
+    }
+    servers[2].resume();
+    servers[1].stop();
+    until("both numbers are reported", || {
+        let ran = run("2s");
+        assert_eq!(ran.code, 69, "{}", ran.err);
+        let parts = ["different numbers of permits", "`leasehold resize x N`"];
+        parts.iter().all(|part| ran.err.contains(part))
+    });
+    servers[1].resume();
+    resized_everywhere("4");
+    servers[1].stop();
+    let ran = run("60s");
+    servers[1].resume();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+}
+
+/// A record that is not a number of permits is repaired by `resize`, and the error says so.
+#[test]
+fn a_damaged_number_of_permits() {
+    let server = RedisServer::start();
+    let place = Place::redis(std::slice::from_ref(&server));
+    let reply = server.command(&[b"SET", b"leasehold:permits:{x}", b"garbage"]);
+    assert_eq!(reply, "+OK\r\n");
+    let run = ["run", "x", "--permits", "2", "-n", "--", "true"];
+    let ran = place.run(&run);
+    assert_eq!(ran.code, 69, "{}", ran.err);
+    let next = "write it again with `leasehold resize`";
+    assert!(ran.err.contains(next), "{}", ran.err);
+    assert_eq!(place.run(&["resize", "x", "2"]).code, 0);
+    place.ok(&run);
+}
