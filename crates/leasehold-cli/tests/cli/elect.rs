@@ -32,14 +32,16 @@ fn another_candidate_follows_a_leader_that_dies() {
         place.read("seen").contains("no_leader")
     });
     let first = candidate(&place, "one", LEADS);
-    until("one leads", || leaders(&place) == ["one"]);
+    // On an overloaded machine, a leader may lose its lease and lead again.
+    let leads = |value: &str| leaders(&place).last().is_some_and(|last| last == value);
+    until("one leads", || leads("one"));
     let second = candidate(&place, "two", LEADS);
     until("it is seen", || place.read("seen").contains("\"one\""));
     let shown = place.ok(&["show", "boss"]);
     assert!(shown.contains("(one)"), "{shown}");
     let killed = Instant::now();
     first.kill();
-    until("two leads", || leaders(&place) == ["one", "two"]);
+    until("two leads", || leads("two"));
     assert!(killed.elapsed() < Duration::from_secs(60));
     until("it is seen", || place.read("seen").contains("\"two\""));
     second.signal("TERM");
