@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use leasehold::{
-    Client, Error, Holder, Lease, Leases, Mode, Moment, Mutexes, Name, Options, Refusal, Wait,
+    Client, Error, Holder, Lease, Leases, Mode, Moment, Mutexes, Options, Refusal, Wait,
 };
 
 use nix::unistd::getpid;
@@ -413,14 +413,6 @@ impl<W: Wanted> LockRequest<'_, W> {
             && let Some(failure) = self.too_few_permits(client).await
         {
             return Attempt::Failed(failure);
-        }
-        if let Error::Held(refusal) | Error::NoMajority(refusal) | Error::TimedOut { refusal, .. } =
-            &mut error
-            && subject::collected(refusal).is_some()
-        {
-            // The key, but without the prefix.
-            let name = Name::new(self.name.as_bytes()).ok();
-            refusal.name = name.map(|name| name.semaphore().gate());
         }
         let holders = self.enclosing_holders();
         let enclosing = match &mut error {

@@ -284,6 +284,16 @@ fn invalid(invalid: &Invalid) -> String {
                  and then add --restart-guard {ttl} to all clients"
             )
         }
+        // What is on record is not a number.
+        Invalid::OtherPermits {
+            name,
+            theirs: 0,
+            ours,
+            ..
+        } => format!(
+            "the nodes have no valid number of permits of `{name}` on record\nnext: write it again \
+             with `leasehold resize {name} {ours}`"
+        ),
         Invalid::OtherPermits {
             name, theirs, ours, ..
         } => format!(
@@ -378,12 +388,6 @@ pub(crate) fn next_step_after<'a>(
             NoSuchDatabase => (
                 0,
                 "use a database index in the URL that exists on the server (`CONFIG GET databases`)",
-            ),
-            // The number of permits on record is not a number.
-            Protocol { why, .. } if why.contains(": PERMITS") => (
-                0,
-                "the node has no valid number of permits on record; write it again with `leasehold \
-                 resize`",
             ),
             Protocol { .. } => (
                 0,

@@ -20,6 +20,9 @@ use crate::node::semaphore::MAX_PERMITS;
 use crate::node::{Claim, Verb, Vote, majority};
 use crate::quorum::{Broadcast, Question};
 
+/// The longest TTL of the lock that a client holds while it collects several permits.
+const GATE_TTL: Duration = Duration::from_secs(10);
+
 /// A number of permits under one name, each of which one client has at a time. From
 /// [`Client::semaphore`](crate::Client::semaphore).
 ///
@@ -266,10 +269,21 @@ impl Semaphore {
                 .min_hold(None)
                 .waiting_since(started, core.clock.now())
         };
+        // The limits are for what the caller does with the permits. Collecting takes as long as it takes,
+        // and a client that dies meanwhile does not keep others from it for long.
+        let of_gate = || {
+            let unlimited = rest().max_hold(None);
+            let short = unlimited
+                .clone()
+                .with_renewal()
+                .ttl(options.ttl.min(GATE_TTL));
+            match short.validate(core.constants.restart_guard) {
+                Ok(()) => short,
+                Err(_) => unlimited,
+            }
+        };
         loop {
-            // For as long as it takes: the limit is for what the caller does with the permits.
-            let gate = acquire::acquire(core, &gate, &rest().max_hold(None)).await;
-            let gate = gate.map_err(|error| about_permits(error, core.name_of(&key)))?;
+            let gate = acquire::acquire(core, &gate, &of_gate()).await?;
             let permits = (0..count).map(|_| self.acquire_with(rest()));
             let permits = tokio::select! {
                 biased;
@@ -301,16 +315,6 @@ fn check(option: &'static str, value: u32, max: u64) -> Result<(), Invalid> {
             max,
         }),
     }
-}
-
-/// A refusal of the lock that a client holds while it collects permits is about the semaphore.
-fn about_permits(mut error: Error, name: Name) -> Error {
-    if let Error::Held(refusal) | Error::TimedOut { refusal, .. } | Error::NoMajority(refusal) =
-        &mut error
-    {
-        refusal.name = Some(name);
-    }
-    error
 }
 
 /// If a majority of nodes has another number of permits, the error says so.

@@ -293,8 +293,8 @@ fn a_damaged_number_of_permits() {
     assert_eq!(reply, "+OK\r\n");
     let run = ["run", "x", "--permits", "2", "-n", "--", "true"];
     let ran = place.run(&run);
-    assert_eq!(ran.code, 69, "{}", ran.err);
-    let next = "write it again with `leasehold resize`";
+    assert_eq!(ran.code, 64, "{}", ran.err);
+    let next = "write it again with `leasehold resize x 2`";
     assert!(ran.err.contains(next), "{}", ran.err);
     assert_eq!(place.run(&["resize", "x", "2"]).code, 0);
     place.ok(&run);

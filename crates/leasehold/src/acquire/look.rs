@@ -169,6 +169,7 @@ mod tests {
             },
         };
         Refusal {
+            collecting: false,
             name: None,
             attempts: None,
             permits: None,

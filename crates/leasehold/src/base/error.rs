@@ -168,6 +168,9 @@ pub struct Refusal {
     pub attempts: Option<u32>,
     /// How many permits the semaphore has, if the call was for a permit.
     pub permits: Option<u32>,
+    /// Whether the call waits for another client that collects several permits of the semaphore, which
+    /// one client at a time can do.
+    pub collecting: bool,
     /// How many nodes are a majority.
     pub majority: usize,
     /// What each node answered, in the order of the client's nodes.

@@ -110,6 +110,25 @@ impl Name {
         Self([GATE, tagged].concat().into())
     }
 
+    /// The name of the semaphore for which this key is a [gate](Self::gate).
+    #[doc(hidden)]
+    #[must_use]
+    pub fn as_gate(&self) -> Option<Self> {
+        Self::from_tagged(self.0.strip_prefix(GATE)?)
+    }
+
+    /// The latch and the party whose [arrival](Self::arrival) has this key.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn as_arrival(&self) -> Option<(Self, Self)> {
+        let rest = self.0.strip_prefix(LATCH)?;
+        let colon = rest.iter().position(|&b| b == b':')?;
+        let length: usize = std::str::from_utf8(&rest[..colon]).ok()?.parse().ok()?;
+        let (tagged, party) = rest[colon + 1..].split_at_checked(length)?;
+        let latch = Self::from_tagged(tagged)?;
+        Some((latch, Self::new(party.strip_prefix(b":")?).ok()?))
+    }
+
     /// The key of the arrival of a party at the latch with this name. The length of the name separates
     /// it from the party: both may contain any bytes.
     pub(crate) fn arrival(&self, party: &Self) -> Self {
@@ -269,6 +288,8 @@ mod tests {
         let (latch, party) = (Name::new("import").unwrap(), Name::new("orders").unwrap());
         let arrival = latch.arrival(&party).to_string();
         assert_eq!(arrival, "leasehold:latch:8:{import}:orders");
+        assert_eq!(latch.arrival(&party).as_arrival(), Some((latch, party)));
+        assert_eq!(keys.gate().as_gate(), Some(Name::new("exports").unwrap()));
         // Different latches have different keys, whatever their names and parties contain.
         let key = |name: &str, party: &str| {
             let party = Name::new(party).unwrap();

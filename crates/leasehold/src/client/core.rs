@@ -190,6 +190,7 @@ impl Core {
             name,
             attempts: None,
             permits: None,
+            collecting: false,
             majority: majority(self.nodes.len()),
             nodes: self.reports(outcomes),
         }
@@ -213,9 +214,12 @@ impl Core {
     /// Creates the refusal of a claim.
     pub(crate) fn refused(&self, claim: &Claim, round: &Round) -> Refusal {
         let outcomes = round.outcomes().iter().cloned();
+        let semaphore = claim.name.as_gate();
+        let name = self.name_of(semaphore.as_ref().unwrap_or(&claim.name));
         Refusal {
             permits: claim.seat().and_then(Seat::permits),
-            ..self.refusal(Some(self.name_of(&claim.name)), outcomes)
+            collecting: semaphore.is_some(),
+            ..self.refusal(Some(name), outcomes)
         }
     }
 }

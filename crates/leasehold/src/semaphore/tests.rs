@@ -191,3 +191,21 @@ async fn a_ticket_joins_the_line_again_after_a_split_vote() {
         "{verbs:?}"
     );
 }
+
+/// Only one client at a time collects permits. Others learn of that, and not of the key of its lock.
+#[tokio::test]
+async fn a_call_that_waits_for_a_collector_names_the_semaphore() {
+    let client = Client::in_memory();
+    let semaphore = client.semaphore("x", 2);
+    let _one = semaphore.acquire().await.expect("a permit");
+    let collecting = tokio::spawn(semaphore.acquire_many(2));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let hasty = semaphore.with_options(|options| options.wait(Wait::No));
+    let refused = hasty.acquire_many(2).await;
+    let Err(Error::Held(refusal)) = &refused else {
+        panic!("{refused:?}");
+    };
+    assert!(refusal.collecting);
+    assert_eq!(refusal.name, Some(Name::new("x").expect("a name")));
+    collecting.abort();
+}

@@ -338,9 +338,12 @@ impl Transport for Connector {
         // From here on, a failure is known to the client's other nodes.
         let place = self.roster.place(self.node);
         let work = async move {
-            let (connection, pushes) = self
-                .open()
+            let timed_out = NodeError::Unreachable {
+                why: "timed out".into(),
+            };
+            let (connection, pushes) = tokio::time::timeout(self.timeout, self.open())
                 .await
+                .map_err(|_| timed_out)?
                 .map_err(|error| connection_error(&error))?;
             let verified = self.clock.now();
             let (server, epoch) = match self.shake_hands(&connection).await {
