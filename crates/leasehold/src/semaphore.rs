@@ -317,7 +317,7 @@ fn check(option: &'static str, value: u32, max: u64) -> Result<(), Invalid> {
     }
 }
 
-/// If a majority of nodes has another number of permits, the error says so.
+/// If a majority of nodes has another number of permits, and the same one, the error says so.
 fn explain(core: &Core, key: &Name, ours: u32, error: Error) -> Error {
     let Error::NoMajority(refusal) = &error else {
         return error;
@@ -330,14 +330,16 @@ fn explain(core: &Core, key: &Name, ours: u32, error: Error) -> Error {
             _ => None,
         });
     let mut others: Vec<u32> = others.collect();
-    match others.pop() {
-        Some(theirs) if others.len() + 1 >= refusal.majority => Invalid::OtherPermits {
+    others.sort_unstable();
+    let mut numbers = others.chunk_by(|one, other| one == other);
+    match numbers.find(|same| same.len() >= refusal.majority) {
+        Some(theirs) => Invalid::OtherPermits {
             name: core.name_of(key),
-            theirs,
+            theirs: theirs[0],
             ours,
         }
         .into(),
-        _ => error,
+        None => error,
     }
 }
 

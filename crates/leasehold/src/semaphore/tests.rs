@@ -209,3 +209,45 @@ async fn a_call_that_waits_for_a_collector_names_the_semaphore() {
     assert_eq!(refusal.name, Some(Name::new("x").expect("a name")));
     collecting.abort();
 }
+
+/// A node with this number of permits on record.
+struct Recorded(u32);
+
+impl Node for Recorded {
+    fn label(&self) -> &str {
+        "recorded"
+    }
+
+    fn has_semaphores(&self) -> bool {
+        true
+    }
+
+    fn submit(&self, call: Call) {
+        let vote = match call.verb() {
+            Verb::Release { .. } => Vote::Released { held: false },
+            _ => Vote::OtherPermits { permits: self.0 },
+        };
+        call.answer(Ok(vote));
+    }
+}
+
+/// Nodes that have different numbers on record do not say which number is right.
+#[tokio::test]
+async fn another_number_counts_if_a_majority_agrees_on_it() {
+    for (numbers, agreed) in [([3, 3, 4], Some(3)), ([3, 4, 5], None)] {
+        let nodes = numbers.into_iter().map(Recorded);
+        let builder = nodes.fold(Client::builder(), |builder, node| builder.custom_node(node));
+        let client = builder.build().expect("valid");
+        let semaphore = client
+            .semaphore("a", 2)
+            .with_options(|options| options.outage_patience(Duration::from_millis(100)));
+        let refused = semaphore.try_acquire().await;
+        match (agreed, &refused) {
+            (Some(number), Err(Error::Invalid(Invalid::OtherPermits { theirs, .. }))) => {
+                assert_eq!(*theirs, number);
+            }
+            (None, Err(Error::NoMajority(_))) => {}
+            _ => panic!("{numbers:?}: {refused:?}"),
+        }
+    }
+}
