@@ -13,7 +13,7 @@ const PLANTED: [(&str, &[&str], u64); 51] = [
     ),
     ("no-drift", &["exclusion"], 1_500),
     ("owner-per-client", &["exclusion", "lost() in time"], 20),
-    ("subset-majority", &["exclusion", "lost() in time"], 10_000),
+    ("subset-majority", &["exclusion", "lost() in time"], 20_000),
     ("failed-attempt-kept", &["nothing left", "progress"], 30),
     ("late-grant-kept", &["nothing left", "progress"], 20),
     ("chases-fence", &["progress"], 2_500),
