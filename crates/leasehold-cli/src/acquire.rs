@@ -368,7 +368,7 @@ impl<W: Wanted> LockRequest<'_, W> {
     }
 
     /// The enclosing leases that would have to end before this one can begin. A permit that one of them
-    /// holds is none of these: another permit may become free.
+    /// holds does not count: another permit may become free.
     fn enclosing_holders(&self) -> Enclosing {
         match self.wanted.permits() {
             None => self.enclosing.clone(),

@@ -52,7 +52,7 @@ pub(crate) fn stdout_is_closed() -> bool {
 
 /// Whether stdout was closed when this process started, or discards everything: then it is
 /// `/dev/null`, open for reading and writing. A shell opens it only for writing (`> /dev/null`), which
-/// somebody has written on purpose.
+/// the user has asked for.
 pub(crate) fn stdout_was_closed() -> bool {
     let stdout = std::io::stdout();
     let read_write = fcntl(&stdout, FcntlArg::F_GETFL)

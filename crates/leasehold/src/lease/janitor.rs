@@ -397,6 +397,43 @@ async fn run(guard: TaskGuard) {
 mod tests {
     use super::*;
 
+    /// Counts the releases that it gets.
+    #[cfg(feature = "redis")]
+    struct Counting(Arc<AtomicUsize>);
+
+    #[cfg(feature = "redis")]
+    impl Node for Counting {
+        fn label(&self) -> &str {
+            "counting"
+        }
+
+        fn submit(&self, call: Call) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            call.answer(Ok(Vote::Released { held: false }));
+        }
+    }
+
+    /// A node that refused the second copy of a request may still grant the first.
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn a_claim_that_was_sent_twice_is_released_on_all_nodes() {
+        let released = Arc::new(AtomicUsize::new(0));
+        let nodes: Arc<[Arc<dyn Node>]> = Arc::new([Arc::new(Counting(Arc::clone(&released)))]);
+        let janitor = Janitor::start(nodes, Clock::default(), 1);
+        for (twice, count) in [(false, 0), (true, 1)] {
+            let ttl = Duration::from_secs(10);
+            let claim = Arc::new(Claim::new(Name::new("a").unwrap(), *b"x", 16, ttl));
+            if twice {
+                claim.mark_sent_twice();
+            }
+            janitor.release(PendingRelease {
+                skip: NodeSet::all().intersect([0].into_iter().collect()),
+                ..PendingRelease::new(claim, ttl, Moment::from_nanos(1))
+            });
+            assert_eq!(released.load(Ordering::SeqCst), count, "twice: {twice}");
+        }
+    }
+
     #[test]
     fn a_release_is_repeated_until_no_node_can_have_the_claim() {
         let now = Moment::from_nanos(1);
