@@ -1,4 +1,5 @@
-//! Bar charts, one file for each figure of each scenario with contention.
+//! Bar charts: one of the throughput of all scenarios, and one for each figure of each scenario with
+//! contention.
 
 use std::fmt::Write;
 
@@ -6,6 +7,7 @@ use super::plot::{colour, escaped};
 use super::text::short;
 use crate::contenders::Kind;
 use crate::scenarios::contention::ContentionResult;
+use crate::scenarios::throughput::ThroughputResult;
 use crate::stats::Spread;
 use crate::tally::Tally;
 
@@ -21,7 +23,21 @@ struct Bar {
     value: Option<Spread>,
 }
 
-/// All charts, each with its name.
+/// A chart of the throughput of all scenarios, each with a scale of its own.
+pub(super) fn of_throughput(results: &[ThroughputResult]) -> String {
+    let charts = results.iter().map(|result| {
+        let kinds = result.columns.iter().map(|column| column.kind);
+        let bars = kinds.map(|kind| Bar {
+            kind,
+            value: result.rate(kind),
+        });
+        let title = format!("{}: pairs per second, more is better", result.spec.work);
+        (title, bars.collect())
+    });
+    document(&charts.collect::<Vec<_>>())
+}
+
+/// All charts of scenarios with contention, each with its name.
 pub(super) fn all(results: &[ContentionResult]) -> Vec<(String, String)> {
     results.iter().flat_map(of_scenario).collect()
 }
@@ -31,17 +47,18 @@ fn of_scenario(result: &ContentionResult) -> [(String, String); 2] {
     let mut waits = bars(result, |turn| turn.longest_wait.as_secs_f64() * 1e3);
     // The ideal contender never waits.
     waits.retain(|bar| bar.kind != Kind::Ideal);
-    let named = |figure: &str, title: &str, bars: &[Bar]| {
+    let named = |figure: &str, title: &str, bars: Vec<Bar>| {
         let name = format!("{figure}-row-{}", result.spec.row);
-        (name, chart(&format!("{}: {title}", result.spec.work), bars))
+        let title = format!("{}: {title}", result.spec.work);
+        (name, document(&[(title, bars)]))
     };
     [
         named(
             "handovers",
             "hand-overs per second, more is better",
-            &handovers,
+            handovers,
         ),
-        named("longest-wait", "longest wait in ms, less is better", &waits),
+        named("longest-wait", "longest wait in ms, less is better", waits),
     ]
 }
 
@@ -55,25 +72,42 @@ fn bars(result: &ContentionResult, figure: fn(&Tally) -> f64) -> Vec<Bar> {
         .collect()
 }
 
-/// A chart: the bar is the median, and the thin line goes from the minimum to the maximum.
-fn chart(title: &str, bars: &[Bar]) -> String {
-    let height = TOP + LINE * bars.len() as f64 + 12.0;
+/// Charts below each other: the bar is the median, and the thin line goes from the minimum to the
+/// maximum.
+fn document(charts: &[(String, Vec<Bar>)]) -> String {
+    let height: f64 = charts.iter().map(|(_, bars)| height(bars)).sum();
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         font-family=\"sans-serif\" font-size=\"13\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    let mut top = 0.0;
+    for (title, bars) in charts {
+        chart(&mut out, title, bars, top);
+        top += self::height(bars);
+    }
+    out.push_str("</svg>\n");
+    out
+}
+
+fn height(bars: &[Bar]) -> f64 {
+    TOP + LINE * bars.len() as f64 + 12.0
+}
+
+fn chart(out: &mut String, title: &str, bars: &[Bar], top: f64) {
     let most = bars.iter().filter_map(|bar| bar.value);
     let most = most
         .map(|value| value.max)
         .fold(f64::MIN_POSITIVE, f64::max);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"sans-serif\" font-size=\"13\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"12\" y=\"26\" font-size=\"15\">{}</text>\n",
-        escaped(title)
+    let (title, text) = (escaped(title), top + 26.0);
+    let _ = writeln!(
+        out,
+        "<text x=\"12\" y=\"{text}\" font-size=\"15\">{title}</text>"
     );
     for (index, bar) in bars.iter().enumerate() {
-        line(&mut out, bar, TOP + LINE * index as f64, BAR_WIDTH / most);
+        let top = top + TOP + LINE * index as f64;
+        line(out, bar, top, BAR_WIDTH / most);
     }
-    out.push_str("</svg>\n");
-    out
 }
 
 fn line(out: &mut String, bar: &Bar, top: f64, scale: f64) {
@@ -110,11 +144,11 @@ mod tests {
     #[test]
     fn a_contender_that_was_cut_off_has_no_bar() {
         let bar = |kind, value| Bar { kind, value };
-        let bars = [
+        let bars = vec![
             bar(Kind::Leasehold, Spread::of([1.0, 2.0, 4.0])),
             bar(Kind::Rslock, None),
         ];
-        let chart = chart("a < b", &bars);
+        let chart = document(&[("a < b".into(), bars)]);
         assert!(chart.contains("a &lt; b") && chart.contains("cut off"));
         assert!(
             chart.contains("width=\"240.0\""),

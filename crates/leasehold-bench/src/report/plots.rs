@@ -14,6 +14,9 @@ use crate::stats::{Spread, percentile};
 /// Writes all plots into the directory of the JSON file.
 pub(crate) fn write_plots(results: &Results) -> std::io::Result<Vec<PathBuf>> {
     let mut charts: Vec<(String, String)> = bars::all(&results.contention);
+    if !results.throughput.is_empty() {
+        charts.push(("pairs".into(), bars::of_throughput(&results.throughput)));
+    }
     let latencies: Vec<_> = results.throughput.iter().filter_map(latency).collect();
     if !latencies.is_empty() {
         let title = "Latency of an acquire, one task, by percentile";

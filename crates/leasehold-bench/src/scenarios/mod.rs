@@ -15,6 +15,7 @@ pub(crate) mod permits;
 pub(crate) mod readers;
 pub(crate) mod sheet;
 pub(crate) mod throughput;
+pub(crate) mod tool;
 pub(crate) mod waiters;
 
 use std::time::Instant;
@@ -99,6 +100,7 @@ pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
         permits::ID,
         readers::ID,
         far::ID,
+        tool::ID,
         instructions::ID,
     ];
     let local = [local::ONE_TASK, local::PROCESSES];
@@ -117,6 +119,7 @@ pub(crate) fn ids() -> impl Iterator<Item = &'static str> {
 pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
     // Before any measurement: compilers use the whole machine.
     let peers = available_peers(plan);
+    let tool = tool::build(plan);
     let noise = Noise::start();
     eprintln!("starting servers, and letting them settle");
     let mut sets = Sets::start(plan)?;
@@ -150,6 +153,7 @@ pub(crate) fn run_all(plan: &Plan) -> Result<Results, String> {
         permits::run(plan, &[&sets.one, sets.fives.unharmed()])
     });
     results.sheet(plan, far::ID, || far::run(plan, &sets.one));
+    results.sheet(plan, tool::ID, || tool::run(plan, &sets.one, &tool?));
     results.sheet(plan, instructions::ID, || {
         instructions::run(plan, &sets.one)
     });

@@ -22,7 +22,7 @@ pub(crate) struct ThroughputSpec {
     pub(crate) nodes: usize,
     tasks: usize,
     runtime: Flavour,
-    placement: Placement,
+    pub(crate) placement: Placement,
     /// Whether peers that are separate programs take part.
     pub(crate) with_peers: bool,
 }

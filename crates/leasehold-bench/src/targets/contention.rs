@@ -9,8 +9,8 @@ use crate::stats::Spread;
 fn targets(row: u8) -> Option<(Bound, Bound)> {
     use Bound::AtLeast;
     match row {
-        6 => Some((AtLeast(0.85), AtLeast(1.3))),
-        7 => Some((AtLeast(0.7), AtLeast(1.8))),
+        6 => Some((AtLeast(0.9), AtLeast(1.0))),
+        7 => Some((AtLeast(0.8), AtLeast(1.0))),
         _ => None,
     }
 }

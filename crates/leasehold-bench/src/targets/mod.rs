@@ -6,8 +6,9 @@ mod sheets;
 use std::time::Duration;
 
 use crate::contenders::Kind;
+use crate::pin::Placement;
 use crate::scenarios::faults::{FaultResult, FaultTurn};
-use crate::scenarios::throughput::ThroughputResult;
+use crate::scenarios::throughput::{ThroughputResult, ThroughputSpec};
 use crate::scenarios::{Column, Results};
 use crate::stats::Spread;
 
@@ -19,8 +20,6 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 pub(crate) enum Outcome {
     Ok,
     Miss,
-    /// A stretch goal that was missed.
-    NotYet,
     /// leasehold itself failed or hung in some round, whatever the other results are.
     Failed,
     /// There is nothing to compare with: the other contender failed or hung.
@@ -32,7 +31,6 @@ impl Outcome {
         match self {
             Self::Ok => "ok",
             Self::Miss => "MISS",
-            Self::NotYet => "not yet",
             Self::Failed => "FAILED",
             Self::Unmeasured => "–",
         }
@@ -55,8 +53,6 @@ pub(crate) struct Verdict {
 enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// A stretch goal: missing it does not count as a miss.
-    Wish(f64),
 }
 
 impl Bound {
@@ -70,9 +66,8 @@ impl Bound {
             return Outcome::Unmeasured;
         };
         match self {
-            Self::AtLeast(least) | Self::Wish(least) if median >= least => Outcome::Ok,
+            Self::AtLeast(least) if median >= least => Outcome::Ok,
             Self::AtMost(most) if median <= most => Outcome::Ok,
-            Self::Wish(_) => Outcome::NotYet,
             Self::AtLeast(_) | Self::AtMost(_) => Outcome::Miss,
         }
     }
@@ -81,28 +76,36 @@ impl Bound {
         match self {
             Self::AtLeast(least) => format!("≥ {least}{unit}"),
             Self::AtMost(most) => format!("≤ {most}{unit}"),
-            Self::Wish(least) => format!("≥ {least}{unit} (stretch)"),
         }
     }
 }
 
-/// The throughput targets of a row: compared with raw, and with rslock.
-fn throughput_targets(row: u8) -> (&'static [Bound], &'static [Bound]) {
-    use Bound::{AtLeast, Wish};
+/// The throughput targets of a scenario: compared with raw, and with rslock.
+fn throughput_targets(spec: &ThroughputSpec) -> Option<(Bound, Bound)> {
+    use Bound::AtLeast;
+    Some(match spec.row {
+        // The rest is what a script costs the server.
+        1 => (AtLeast(0.83), AtLeast(0.92)),
+        2 => (AtLeast(0.9), AtLeast(1.2)),
+        3 if spec.placement == Placement::SameCore => (AtLeast(0.9), AtLeast(1.0)),
+        3 => (AtLeast(0.9), AtLeast(1.5)),
+        4 => (AtLeast(1.1), AtLeast(1.5)),
+        _ => return None,
+    })
+}
+
+/// The targets of a row for locks without fencing: compared with raw, and with rslock.
+fn unfenced_targets(row: u8) -> (Option<Bound>, Option<Bound>) {
+    use Bound::AtLeast;
     match row {
-        1 => (&[AtLeast(0.85)], &[AtLeast(1.2)]),
-        2 => (&[AtLeast(0.75), Wish(1.0)], &[AtLeast(0.9)]),
-        3 => (&[AtLeast(0.9)], &[AtLeast(1.2)]),
-        4 => (&[], &[AtLeast(1.3)]),
-        _ => (&[], &[]),
+        1 => (Some(AtLeast(0.95)), Some(AtLeast(1.0))),
+        2 => (Some(AtLeast(1.1)), None),
+        _ => (None, None),
     }
 }
 
 /// An additional target of row 4: the ratio to npm's redlock.
 const NPM_REDLOCK: Bound = Bound::AtLeast(3.0);
-
-/// The targets of row 2 for locks without fencing: compared with raw, and with rslock.
-const UNFENCED: (Bound, Bound) = (Bound::AtLeast(0.95), Bound::AtLeast(1.2));
 
 /// Compares all results with their targets.
 pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
@@ -119,8 +122,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
 fn judge_throughput(result: &ThroughputResult) -> Vec<Verdict> {
     let spec = result.spec;
     let sound = is_sound(&result.columns);
-    let (raw, rslock) = throughput_targets(spec.row);
-    let compare = |ours: Kind, other: Kind, bound: &Bound| {
+    let compare = |ours: Kind, other: Kind, bound: Bound| {
         let value = result.ratio(ours, other);
         Verdict {
             row: spec.row,
@@ -132,23 +134,23 @@ fn judge_throughput(result: &ThroughputResult) -> Vec<Verdict> {
             outcome: bound.judge(value, sound),
         }
     };
-    let against = |other, bound: &Bound| compare(Kind::Leasehold, other, bound);
-    let rslock_at_its_best = best_rslock(result);
-    let raw = raw.iter().map(|bound| against(Kind::Raw, bound));
-    let rslock = rslock
-        .iter()
-        .map(|bound| against(rslock_at_its_best, bound));
-    let mut verdicts: Vec<_> = raw.chain(rslock).collect();
-    if spec.row == 2 {
-        let (raw, rslock) = &UNFENCED;
-        let unfenced = |other, bound| compare(Kind::LeaseholdUnfenced, other, bound);
-        verdicts.push(unfenced(Kind::Raw, raw));
-        verdicts.push(unfenced(rslock_at_its_best, rslock));
-    }
+    let rslock = best_rslock(result);
+    let fenced =
+        throughput_targets(spec).map_or((None, None), |(raw, rslock)| (Some(raw), Some(rslock)));
+    let pairs = [
+        (Kind::Leasehold, fenced),
+        (Kind::LeaseholdUnfenced, unfenced_targets(spec.row)),
+    ];
+    let verdicts = pairs.into_iter().flat_map(|(ours, (raw, best))| {
+        let raw = raw.map(|bound| compare(ours, Kind::Raw, bound));
+        raw.into_iter()
+            .chain(best.map(|bound| compare(ours, rslock, bound)))
+    });
+    let mut verdicts: Vec<_> = verdicts.collect();
     if spec.row == 4
         && let Some(npm) = fastest_npm(result)
     {
-        verdicts.push(against(npm, &NPM_REDLOCK));
+        verdicts.push(compare(Kind::Leasehold, npm, NPM_REDLOCK));
     }
     verdicts
 }
@@ -216,7 +218,6 @@ mod tests {
         assert_eq!(judge(Bound::AtLeast(0.9), 0.9), Outcome::Ok);
         assert_eq!(judge(Bound::AtLeast(0.9), 0.89), Outcome::Miss);
         assert_eq!(judge(Bound::AtMost(2.0), 2.1), Outcome::Miss);
-        assert_eq!(judge(Bound::Wish(1.0), 0.9), Outcome::NotYet);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! The targets of rows 9 to 15.
+//! The targets of rows 9 to 16.
 
 use super::{Bound, Verdict};
 use crate::contenders::Kind;
 use crate::scenarios::sheet::Sheet;
-use crate::scenarios::{far, held, idle, local, nodes, permits, readers, waiters};
+use crate::scenarios::{far, held, idle, local, nodes, permits, readers, tool, waiters};
 use crate::stats::Spread;
 
 /// The largest value that `top` rounds to 0.0 %.
@@ -19,7 +19,7 @@ pub(super) fn judge(sheet: &Sheet) -> Vec<Verdict> {
         idle::ID => waiting(sheet),
         local::ONE_TASK => {
             let value = figure(sheet, 1, local::PAIRS);
-            let bound = Bound::AtLeast(20_000.0);
+            let bound = Bound::AtLeast(25_000.0);
             vec![judged(sheet, "pairs per second".into(), "", bound, value)]
         }
         local::PROCESSES => starvation(sheet),
@@ -33,6 +33,16 @@ pub(super) fn judge(sheet: &Sheet) -> Vec<Verdict> {
             let value = figure(sheet, 1, far::SHARE);
             let bound = Bound::AtLeast(0.33);
             vec![judged(sheet, far::SHARE.into(), " ×", bound, value)]
+        }
+        tool::ID => {
+            let verdict = |name: &'static str, bound| {
+                let value = figure(sheet, 1, name);
+                judged(sheet, name.into(), " ×", bound, value)
+            };
+            vec![
+                verdict(tool::ON_REDIS, Bound::AtMost(2.0)),
+                verdict(tool::EMBEDDED, Bound::AtMost(1.6)),
+            ]
         }
         _ => Vec::new(),
     }
