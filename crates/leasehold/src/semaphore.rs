@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::acquire::{self, Handle, Want, unless_held};
 use crate::base::error::{Error, Invalid, NodeOutcome};
-use crate::base::holder::new_owner_in;
 use crate::base::join;
 use crate::base::mode::Mode;
 use crate::base::name::Name;
@@ -195,7 +194,7 @@ impl Semaphore {
             let (key, core) = (semaphore.key()?, &semaphore.handle.core);
             core.check_runtime()?;
             let options = &semaphore.handle.options;
-            let owner = new_owner_in(Mode::Exclusive, 0, &options.label);
+            let owner = core.secrets.new_owner(Mode::Exclusive, 0, &options.label);
             let claim = Claim::new(key.clone(), owner, 0, options.ttl);
             let claim = Arc::new(claim.in_seat(Seat::resizing(key.clone(), semaphore.permits)));
             let release = Verb::Release { keep: None };

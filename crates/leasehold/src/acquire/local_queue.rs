@@ -75,12 +75,16 @@ impl LocalQueue {
                 }
             }
         };
-        tokio::select! {
-            biased;
-            turn = turn => turn.ok(),
-            () = core.clock.sleep_until(until), if until < Moment::FAR => None,
-            () = core.until_shut_down() => None,
-        }
+        // In a box: most calls do not wait here, and their futures are small.
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                turn = turn => turn.ok(),
+                () = core.clock.sleep_until(until), if until < Moment::FAR => None,
+                () = core.until_shut_down() => None,
+            }
+        })
+        .await
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues> {
@@ -90,13 +94,15 @@ impl LocalQueue {
     /// The next task that still waits. If there is none, the queue is removed, and the turn is free.
     fn next(&self, name: &Name) -> Option<oneshot::Sender<LocalTurn>> {
         let mut queues = self.queues();
-        let queue = queues.get_mut(name)?;
-        while let Some(next) = queue.pop_front() {
+        let Entry::Occupied(mut queue) = queues.entry(name.clone()) else {
+            return None;
+        };
+        while let Some(next) = queue.get_mut().pop_front() {
             if !next.is_closed() {
                 return Some(next);
             }
         }
-        queues.remove(name);
+        queue.remove();
         None
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::error::{Error, NodeOutcome, NodeReport, Refusal};
-use crate::base::holder::{Holder, StoredResult, new_owner_in};
+use crate::base::holder::{Holder, StoredResult};
 use crate::base::mode::Mode;
 use crate::base::name::Name;
 use crate::client::core::Core;
@@ -52,8 +52,9 @@ pub(crate) async fn look(
 pub(crate) async fn ask(core: &Core, name: &Name, options: &Options) -> Refusal {
     // What this client has released must not be seen.
     core.janitor.send_queued(name);
-    let owner = new_owner_in(Mode::Exclusive, NEVER_GRANTED, "");
-    let claim = Claim::new(name.clone(), owner, NEVER_GRANTED, options.ttl);
+    let mode = Mode::Exclusive;
+    let owner = core.secrets.new_owner(mode, NEVER_GRANTED, "");
+    let claim = Claim::in_mode(mode, name.clone(), owner, NEVER_GRANTED, options.ttl);
     let claim = Arc::new(claim.on_one_node(core.nodes.len() == 1));
     let question = Question::new(Verb::Acquire, &claim, options.timeout_of_node());
     let broadcast = Broadcast::send(&core.nodes, question);
@@ -129,7 +130,7 @@ impl Refusal {
                 NodeOutcome::Voted(vote) if vote.names_first_in_line() => None,
                 NodeOutcome::Voted(Vote::Held {
                     holder, remaining, ..
-                }) => Some((holder, *remaining)),
+                }) => Some((&**holder, *remaining)),
                 _ => None,
             })
     }
@@ -184,7 +185,7 @@ mod tests {
 
     fn held(value: &[u8]) -> NodeOutcome {
         NodeOutcome::Voted(Vote::Held {
-            holder: Holder::parse(value),
+            holder: Box::new(Holder::parse(value)),
             remaining: Some(Duration::from_secs(1)),
             fence: 5,
             now: 9,

@@ -17,7 +17,6 @@ use super::place::{self, Place};
 use super::proposer::BLOCK;
 use super::want::Want;
 use crate::base::error::Error;
-use crate::base::holder::new_owner_in;
 use crate::client::core::Core;
 use crate::client::options::{Goal, OnRefusal, Options};
 use crate::lease::grant::Won;
@@ -42,7 +41,7 @@ pub(crate) async fn acquire(
     options: &Options,
     patience: Patience,
 ) -> Result<Won, Error> {
-    let mut wait = Waiting {
+    let wait = Waiting {
         core,
         want,
         options,
@@ -55,25 +54,12 @@ pub(crate) async fn acquire(
     // A call that may end with a result needs no place in line to learn of it.
     let may_stand_at_once = options.stands_in_line() && options.goal == Goal::Lock;
     if may_stand_at_once && core.proposer.is_contended(&want.name, core.clock.now()) {
-        return wait.stand().await;
+        return Box::pin(wait.stand()).await;
     }
-    loop {
-        let mut refused = match wait.attempt()?.take().await {
-            Ok(won) => return Ok(won),
-            Err(not_taken) => not_taken.refused,
-        };
-        if wait.retokens(&mut refused.advice).await {
-            continue;
-        }
-        let contended = matches!(refused.advice, Advice::Contended { .. });
-        let pause = wait.on_refused(refused).await?;
-        if contended && options.stands_in_line() {
-            return wait.stand().await;
-        }
-        core.clock.sleep(pause).await;
-        if pause.is_zero() {
-            tokio::task::yield_now().await;
-        }
+    match wait.attempt()?.take().await {
+        Ok(won) => Ok(won),
+        // In a box: most calls win at once, and their futures are small.
+        Err(not_taken) => Box::pin(wait.go_on(not_taken.refused)).await,
     }
 }
 
@@ -105,6 +91,27 @@ struct Ticket {
 }
 
 impl<'a> Waiting<'a> {
+    /// Goes on after a first refusal.
+    async fn go_on(mut self, mut refused: Refused) -> Result<Won, Error> {
+        loop {
+            if !self.retokens(&mut refused.advice).await {
+                let contended = matches!(refused.advice, Advice::Contended { .. });
+                let pause = self.on_refused(refused).await?;
+                if contended && self.options.stands_in_line() {
+                    return self.stand().await;
+                }
+                self.core.clock.sleep(pause).await;
+                if pause.is_zero() {
+                    tokio::task::yield_now().await;
+                }
+            }
+            refused = match self.attempt()?.take().await {
+                Ok(won) => return Ok(won),
+                Err(not_taken) => not_taken.refused,
+            };
+        }
+    }
+
     /// A new claim, with a new owner value: rule "a new random value for every attempt".
     fn attempt(&self) -> Result<Attempt<'a>, Error> {
         let Self { core, options, .. } = *self;
@@ -122,8 +129,9 @@ impl<'a> Waiting<'a> {
                     .propose(&core.clock, name, at_least, floors, skew_us)
             }
         };
-        let owner = new_owner_in(self.want.mode, token, &options.label);
-        let claim = Claim::new(self.want.name.clone(), owner, token, options.ttl).made_now();
+        let Want { name, mode } = self.want;
+        let owner = core.secrets.new_owner(*mode, token, &options.label);
+        let claim = Claim::in_mode(*mode, name.clone(), owner, token, options.ttl).made_now();
         let claim = match &self.seat {
             Some(seat) => claim.in_seat(seat.copied()),
             None => claim,

@@ -141,7 +141,7 @@ impl fmt::Display for Loss {
 
 fn holder(nodes: &[NodeReport]) -> Option<&Holder> {
     nodes.iter().find_map(|report| match &report.outcome {
-        NodeOutcome::Voted(Vote::Held { holder, .. }) => Some(holder),
+        NodeOutcome::Voted(Vote::Held { holder, .. }) => Some(&**holder),
         _ => None,
     })
 }

@@ -13,7 +13,7 @@
 //! sees a lock of another owner.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::base::mode::Mode;
@@ -211,29 +211,67 @@ pub(crate) fn new_owner(token: u64, label: &str) -> Box<[u8]> {
 }
 
 /// Creates the owner value of one attempt.
-///
-/// Rule: **every attempt** has a new random value. With one value per client or per object, a
-/// delayed release of an earlier attempt would release a later lock.
+#[cfg(test)]
 pub(crate) fn new_owner_in(mode: Mode, token: u64, label: &str) -> Box<[u8]> {
-    let mut secret = [0; SECRET_BYTES];
-    getrandom::fill(&mut secret).expect("the operating system provides random numbers");
-    // Planted bug: values differ only in their labels.
-    let (secret, token) = match planted::on(planted::Bug::OwnerPerClient) {
-        false => (secret, token),
-        true => ([0; SECRET_BYTES], 0),
-    };
-    let (pid_at_host, digits) = (pid_at_host(), token_digits(token, mode));
-    let mut value =
-        Vec::with_capacity(SECRET_CHARS + 3 + digits.len() + pid_at_host.len() + label.len());
-    for byte in secret {
-        value.push(b"0123456789abcdef"[usize::from(byte >> 4)]);
-        value.push(b"0123456789abcdef"[usize::from(byte & 15)]);
+    Secrets::default().new_owner(mode, token, label)
+}
+
+/// The random part of the owner values of one client.
+///
+/// The operating system provides random bytes for many values at once: a system call for each would be
+/// a tenth of what the client spends on a lock. They belong to the client and not to the thread or the
+/// process, because a process that is forked has copies of both. It needs a client of its own anyway.
+pub(crate) struct Secrets(Mutex<Random>);
+
+struct Random {
+    bytes: [u8; 64 * SECRET_BYTES],
+    used: usize,
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        let bytes = [0; 64 * SECRET_BYTES];
+        let used = bytes.len();
+        Self(Mutex::new(Random { bytes, used }))
     }
-    for part in [digits.as_bytes(), pid_at_host.as_bytes(), label.as_bytes()] {
-        value.push(b':');
-        value.extend_from_slice(part);
+}
+
+impl Secrets {
+    fn next(&self) -> [u8; SECRET_BYTES] {
+        let random = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if random.used == random.bytes.len() {
+            getrandom::fill(&mut random.bytes)
+                .expect("the operating system provides random numbers");
+            random.used = 0;
+        }
+        let mut secret = [0; SECRET_BYTES];
+        secret.copy_from_slice(&random.bytes[random.used..][..SECRET_BYTES]);
+        random.used += SECRET_BYTES;
+        secret
     }
-    value.into_boxed_slice()
+
+    /// Creates the owner value of one attempt.
+    ///
+    /// Rule: **every attempt** has a new random value. With one value per client or per object, a
+    /// delayed release of an earlier attempt would release a later lock.
+    pub(crate) fn new_owner(&self, mode: Mode, token: u64, label: &str) -> Box<[u8]> {
+        // Planted bug: values differ only in their labels.
+        let (secret, token) = match planted::on(planted::Bug::OwnerPerClient) {
+            false => (self.next(), token),
+            true => ([0; SECRET_BYTES], 0),
+        };
+        let (pid_at_host, digits) = (pid_at_host(), token_digits(token, mode));
+        let length = SECRET_CHARS + 3 + digits.len() + pid_at_host.len() + label.len();
+        let mut value = Vec::with_capacity(length);
+        for byte in secret {
+            value.extend([byte >> 4, byte & 15].map(|half| b"0123456789abcdef"[usize::from(half)]));
+        }
+        for part in [digits.as_bytes(), pid_at_host.as_bytes(), label.as_bytes()] {
+            value.push(b':');
+            value.extend_from_slice(part);
+        }
+        value.into_boxed_slice()
+    }
 }
 
 /// Returns the token in an owner value of leasehold. `None` for values of other libraries, for

@@ -164,23 +164,36 @@ impl Name {
 
     /// The same behind a prefix.
     pub(crate) fn tagged_behind(&self, prefix: &[u8]) -> Vec<u8> {
-        let name = self.as_bytes();
-        let mut key = Vec::with_capacity(prefix.len() + 2 * name.len() + 3);
+        let parts = self.tagged_parts();
+        let mut key =
+            Vec::with_capacity(prefix.len() + parts.iter().map(|p| p.len()).sum::<usize>());
         key.extend_from_slice(prefix);
+        parts.iter().for_each(|part| key.extend_from_slice(part));
+        key
+    }
+
+    /// Whether the name contains a brace, which may be that of a hash tag. If not, the whole name is
+    /// the tag.
+    #[cfg(feature = "redis")]
+    pub(crate) fn has_braces(&self) -> bool {
+        self.0.iter().any(|b| matches!(b, b'{' | b'}'))
+    }
+
+    /// The parts of the name with its hash tag in front.
+    pub(crate) fn tagged_parts(&self) -> [&[u8]; 4] {
+        let name = self.as_bytes();
         let open = name.iter().position(|&b| b == b'{');
         let tag = open.and_then(|open| {
             let rest = &name[open + 1..];
             let close = rest.iter().position(|&b| b == b'}')?;
             (close > 0).then(|| &rest[..close])
         });
-        let parts: &[&[u8]] = match tag {
-            Some(tag) => &[b"{", tag, b"}:", name],
-            None if open.is_none() && !name.contains(&b'}') => &[b"{", name, b"}"],
+        match tag {
+            Some(tag) => [b"{", tag, b"}:", name],
+            None if open.is_none() && !name.contains(&b'}') => [b"{", name, b"}", b""],
             // The cluster hashes the whole name, but its braces prevent it from being a tag.
-            None => &[name],
-        };
-        parts.iter().for_each(|part| key.extend_from_slice(part));
-        key
+            None => [name, b"", b"", b""],
+        }
     }
 
     /// Returns the name that is [written so](Self::tagged).

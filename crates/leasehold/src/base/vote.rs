@@ -22,8 +22,8 @@ pub enum Vote {
     /// Another claim holds the lock. Created with [`Vote::held`].
     #[non_exhaustive]
     Held {
-        /// The holder.
-        holder: Holder,
+        /// The holder. In a box, because most votes have none.
+        holder: Box<Holder>,
         /// The time until the lock expires; `None` if it has no TTL.
         remaining: Option<Duration>,
         /// The effective fence.
@@ -93,7 +93,7 @@ impl Vote {
     #[must_use]
     pub fn held(holder: Holder, remaining: Option<Duration>, fence: u64, now: u64) -> Self {
         Self::Held {
-            holder,
+            holder: Box::new(holder),
             remaining,
             fence,
             now,

@@ -16,7 +16,7 @@
 //! It has the methods of the async API under the same names, except these:
 //!
 //! - [`Once::begin`](crate::Once::begin), for work that does not fit into a closure;
-//! - `Builder::votes_in`.
+//! - `Builder::votes_in`, and those of the feature `doctor`.
 //!
 //! A closure cannot be stopped from outside. So `with`, `try_with`, `run` and `lead` do not end early if
 //! the lease is lost: check [`Lease::is_valid`] in the closure.

@@ -9,6 +9,7 @@ use crate::acquire::local_queue::LocalQueue;
 use crate::acquire::proposer::Proposer;
 use crate::base::clock::Clock;
 use crate::base::error::{Error, Invalid, NodeOutcome, NodeReport, Refusal};
+use crate::base::holder::Secrets;
 use crate::base::name::Name;
 use crate::client::options::Options;
 use crate::client::shared_runs::SharedRuns;
@@ -25,6 +26,7 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     pub(crate) constants: Constants,
     pub(crate) proposer: Proposer,
+    pub(crate) secrets: Secrets,
     pub(crate) keeper: Keeper,
     pub(crate) janitor: Janitor,
     pub(crate) prefix: Vec<u8>,
@@ -83,6 +85,7 @@ impl Core {
             options: parts.options,
             constants: parts.constants,
             proposer: Proposer::default(),
+            secrets: Secrets::default(),
             prefix: parts.prefix,
             ids: AtomicU64::new(1),
             seeds: Mutex::new(fastrand::Rng::with_seed(parts.seed)),

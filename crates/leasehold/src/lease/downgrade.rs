@@ -13,7 +13,6 @@ use super::janitor::PendingRelease;
 use super::state::taken_away;
 use crate::acquire::proposer::BLOCK;
 use crate::base::error::{Error, Invalid, Loss};
-use crate::base::holder::new_owner_in;
 use crate::base::mode::Mode;
 use crate::client::core::Core;
 use crate::node::{Claim, Verb};
@@ -39,7 +38,7 @@ pub(super) async fn downgrade(lease: Lease) -> Result<Lease, Error> {
     };
     let sent_at = core.clock.now();
     let (ttl, timeout, drift) = (held.claim().ttl, held.grant.timeout, held.grant.drift);
-    let claim = shared_claim(held.claim(), held.grant.label());
+    let claim = shared_claim(&core, held.claim(), held.grant.label());
     let mut both = BothClaims::new(&core, exclusive, &claim);
     let question = Question::new(Verb::Extend, &claim, timeout);
     let broadcast = Broadcast::send(&core.nodes, question);
@@ -86,13 +85,19 @@ pub(super) async fn downgrade(lease: Lease) -> Result<Lease, Error> {
 
 /// The shared claim that replaces an exclusive one. Its token is the last of the block, above that
 /// of every task to which the claim was passed on.
-fn shared_claim(exclusive: &Claim, label: &str) -> Arc<Claim> {
+fn shared_claim(core: &Core, exclusive: &Claim, label: &str) -> Arc<Claim> {
     let token = exclusive.token + BLOCK - 1;
-    let owner = new_owner_in(Mode::Shared, token, label);
-    let claim = Claim::new(exclusive.name.clone(), owner, token, exclusive.ttl)
-        .on_one_node(exclusive.is_on_one_node())
-        .replacing(exclusive.owner())
-        .made_now();
+    let owner = core.secrets.new_owner(Mode::Shared, token, label);
+    let claim = Claim::in_mode(
+        Mode::Shared,
+        exclusive.name.clone(),
+        owner,
+        token,
+        exclusive.ttl,
+    )
+    .on_one_node(exclusive.is_on_one_node())
+    .replacing(exclusive.owner())
+    .made_now();
     claim.set_holders(exclusive.holders());
     Arc::new(claim)
 }

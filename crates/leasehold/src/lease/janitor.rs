@@ -53,9 +53,44 @@ struct Queue {
     releases: VecDeque<PendingRelease>,
     /// The key is when the repeat is due, and a number that makes it unique.
     repeats: BTreeMap<(Moment, u64), Repeat>,
+    /// How many of them are for each node.
+    on_node: Vec<usize>,
     next_number: u64,
     /// The task ended with its runtime: nothing is sent any more.
     abandoned: bool,
+}
+
+impl Queue {
+    fn insert(&mut self, at: Moment, repeat: Repeat) {
+        let on_node = &mut self.on_node;
+        on_node.resize(on_node.len().max(repeat.node + 1), 0);
+        on_node[repeat.node] += 1;
+        self.repeats.insert((at, self.next_number), repeat);
+        self.next_number += 1;
+    }
+
+    fn remove(&mut self, key: (Moment, u64)) -> Option<Repeat> {
+        let repeat = self.repeats.remove(&key)?;
+        self.on_node[repeat.node] -= 1;
+        Some(repeat)
+    }
+
+    /// The repeats for a name, or for a permit of a semaphore, on nodes that are not known to fail.
+    /// There may be thousands for a node that stopped answering, so these are not even looked at.
+    fn repeats_of(&self, name: &Name, nodes: &[Arc<dyn Node>]) -> Vec<(Moment, u64)> {
+        let fails = |node: usize| matches!(nodes[node].status(), Some(Err(_)));
+        let mut waited_for = self.on_node.iter().enumerate();
+        if waited_for.all(|(node, repeats)| *repeats == 0 || fails(node)) {
+            return Vec::new();
+        }
+        let of_name = |(_, repeat): &(_, &Repeat)| {
+            let claim = &repeat.releasing.claim;
+            let semaphore = claim.seat().map(Seat::semaphore);
+            (claim.name == *name || semaphore == Some(name)) && !fails(repeat.node)
+        };
+        let found = self.repeats.iter().filter(of_name);
+        found.map(|(key, _)| *key).collect()
+    }
 }
 
 /// A claim to release.
@@ -128,17 +163,7 @@ impl Janitor {
         if shared.queued.load(Ordering::Acquire) > 0 {
             shared.send_releases();
             // A node that is known to fail gets its repeat when that is due.
-            let repeats: Vec<_> = {
-                let queue = shared.queue();
-                let of_name = |(_, repeat): &(_, &Repeat)| {
-                    let fails = || matches!(shared.nodes[repeat.node].status(), Some(Err(_)));
-                    let claim = &repeat.releasing.claim;
-                    let semaphore = claim.seat().map(Seat::semaphore);
-                    (claim.name == *name || semaphore == Some(name)) && !fails()
-                };
-                let found = queue.repeats.iter().filter(of_name);
-                found.map(|(key, _)| *key).collect()
-            };
+            let repeats = shared.queue().repeats_of(name, &shared.nodes);
             shared.send_repeats(repeats);
         }
     }
@@ -224,7 +249,7 @@ impl Shared {
     fn send_repeats(&self, keys: Vec<(Moment, u64)>) {
         for key in keys {
             let _sending = self.sending();
-            let repeat = self.queue().repeats.remove(&key);
+            let repeat = self.queue().remove(key);
             let Some(Repeat { node, releasing }) = repeat else {
                 continue;
             };
@@ -335,11 +360,7 @@ impl Tally for Releasing {
             node,
             releasing: self,
         };
-        shared.post(|queue| {
-            let number = queue.next_number;
-            queue.next_number += 1;
-            queue.repeats.insert((at, number), repeat);
-        });
+        shared.post(|queue| queue.insert(at, repeat));
     }
 }
 

@@ -53,10 +53,22 @@ impl Claim {
     #[must_use]
     pub fn new(name: Name, owner: impl Into<Box<[u8]>>, token: u64, ttl: Duration) -> Self {
         let owner = owner.into();
+        let mode = owner_mode(&owner);
+        Self::in_mode(mode, name, owner, token, ttl)
+    }
+
+    /// The same, where the mode is known.
+    pub(crate) fn in_mode(
+        mode: Mode,
+        name: Name,
+        owner: Box<[u8]>,
+        token: u64,
+        ttl: Duration,
+    ) -> Self {
         Self {
             seat: Seat::of_permit(&name),
             name,
-            mode: owner_mode(&owner),
+            mode,
             owner,
             token,
             ttl,
@@ -235,6 +247,16 @@ impl Claim {
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.token != 0
+    }
+
+    /// Whether the owner value has the token, as 16 digits, where scripts look for it.
+    #[cfg(any(feature = "redis", feature = "planted-bugs"))]
+    pub(crate) fn has_token_in_place(&self) -> bool {
+        let digits = self.owner.get(41..57).unwrap_or_default();
+        let token = str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| digits.parse().ok());
+        token == Some(self.token)
     }
 
     /// The TTL of the lock, in whole milliseconds.

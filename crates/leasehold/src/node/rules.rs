@@ -182,7 +182,7 @@ impl View<'_> {
 
     fn held(&self, value: &[u8], claim: &Claim) -> Vote {
         Vote::Held {
-            holder: Holder::parse(value),
+            holder: Box::new(Holder::parse(value)),
             remaining: self.remaining,
             fence: self.need(claim.mode()),
             now: self.now,

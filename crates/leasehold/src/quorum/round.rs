@@ -309,13 +309,12 @@ pub fn deadline(sent_at: Moment, ttl: Duration, drift: Duration, now: Moment) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::holder::Holder;
 
     const DEAD: Result<Vote, NodeError> = Err(NodeError::Unanswered);
 
     fn held(ms: u64) -> Result<Vote, NodeError> {
         Ok(Vote::Held {
-            holder: Holder::default(),
+            holder: Box::default(),
             remaining: Some(Duration::from_millis(ms)),
             fence: 5,
             now: 1000,

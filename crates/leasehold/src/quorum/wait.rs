@@ -300,7 +300,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::base::holder::Holder;
 
     fn at(ms: u64) -> Moment {
         Moment::from_origin(Duration::from_millis(ms))
@@ -308,7 +307,7 @@ mod tests {
 
     fn held() -> Result<Vote, NodeError> {
         Ok(Vote::Held {
-            holder: Holder::default(),
+            holder: Box::default(),
             remaining: None,
             fence: 5,
             now: 1000,

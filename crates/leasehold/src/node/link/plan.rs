@@ -137,14 +137,10 @@ pub(crate) fn plan(jobs: Vec<Job>, cap: u64, native: Option<Native>) -> Vec<Unit
 /// the cap; an extend that shares a request only keeps what was granted.
 fn shares_script(call: &Call, ttl: Option<Duration>, cap: u64) -> bool {
     let claim = call.claim();
-    let digits = claim
-        .owner()
-        .get(41..57)
-        .and_then(|digits| str::from_utf8(digits).ok());
     claim.mode() == Mode::Exclusive
         && (claim.seat().is_none() || call.verb() == Verb::Extend)
         && (claim.token() <= cap || call.verb() == Verb::Extend)
-        && digits.and_then(|digits| digits.parse().ok()) == Some(claim.token())
+        && claim.has_token_in_place()
         && claim.ttl() < Duration::from_millis(10_000_000)
         && ttl.is_none_or(|ttl| ttl == claim.ttl())
 }

@@ -1,7 +1,8 @@
 //! A connection in use: sends calls, and cuts the connection when an answer is overdue.
 //!
 //! - Calls that arrive together leave in one write; many in two, so that the server works on one
-//!   half while this side works on the other.
+//!   half while this side works on the other. While the server is busy, few calls wait until other
+//!   tasks had their turn to add to them.
 //! - One timer serves all requests.
 //! - After a timeout or a reply that makes no sense the connection is dropped: a late reply
 //!   must never answer the next request.
@@ -27,7 +28,7 @@ const MAX_BATCH: usize = 256;
 /// Fewer calls than this are not worth two writes.
 const MIN_HALF: usize = 24;
 /// How many writes may be under way.
-const MAX_IN_FLIGHT: usize = 32;
+pub(super) const MAX_IN_FLIGHT: usize = 32;
 
 /// Calls that were sent in one write.
 struct Batch<R> {
@@ -71,6 +72,8 @@ pub(super) struct Serving<'a, T: Transport> {
     /// oldest batch is ever waited for.
     batches: VecDeque<Batch<T::Replies>>,
     useful: bool,
+    /// It has let other tasks run before it sends the next calls.
+    has_yielded: bool,
 }
 
 impl<'a, T: Transport> Serving<'a, T> {
@@ -82,6 +85,7 @@ impl<'a, T: Transport> Serving<'a, T> {
             server,
             batches: VecDeque::new(),
             useful: false,
+            has_yielded: false,
         }
     }
 
@@ -139,9 +143,6 @@ impl<'a, T: Transport> Serving<'a, T> {
         calls: &mut Vec<Call>,
         timer: Pin<&mut impl Future<Output = ()>>,
     ) -> Poll<Event<T::Replies>> {
-        if self.batches.is_empty() {
-            self.link.transport.poll(&mut self.connection, cx);
-        }
         if let Some(oldest) = self.batches.front_mut()
             && let Poll::Ready(replies) = oldest.replies.as_mut().poll(cx)
         {
@@ -151,17 +152,31 @@ impl<'a, T: Transport> Serving<'a, T> {
         if room && !self.link.waiting.is_empty() {
             return Poll::Ready(Event::Waiting);
         }
-        let most = self.half();
-        if open
-            && room
-            && let Poll::Ready(received) = self.link.inbox.poll_recv_many(cx, calls, most)
-        {
-            return Poll::Ready(Event::Calls(received));
+        if open && room {
+            if self.lets_others_run_first() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let most = self.half();
+            if let Poll::Ready(received) = self.link.inbox.poll_recv_many(cx, calls, most) {
+                return Poll::Ready(Event::Calls(received));
+            }
         }
-        if !self.batches.is_empty() && timer.poll(cx).is_ready() {
+        if self.batches.is_empty() {
+            self.link.transport.poll(&mut self.connection, cx);
+        } else if timer.poll(cx).is_ready() {
             return Poll::Ready(Event::Timer);
         }
         Poll::Pending
+    }
+
+    /// Whether to let other tasks run before the next calls are sent, once. They may submit more calls,
+    /// and calls that leave together cost the server less. This costs no time that matters: the server
+    /// is working on earlier calls meanwhile. If it is not, calls are sent at once.
+    fn lets_others_run_first(&mut self) -> bool {
+        let few = (1..MIN_HALF).contains(&self.link.inbox.len());
+        self.has_yielded = few && !self.batches.is_empty() && !self.has_yielded;
+        self.has_yielded
     }
 
     /// How many calls to send in one write. When all calls go together, they come back together,

@@ -1,8 +1,9 @@
-//! What a link sends again over the next connection.
+//! What a link sends together, and what it sends again over the next connection.
 
 use std::collections::VecDeque;
-use std::future::ready;
+use std::future::{poll_fn, ready};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::Poll;
 use std::time::Duration;
 
 use super::testing::{Answers, Receiver, TOKEN};
@@ -23,6 +24,10 @@ struct State {
     writes: Vec<String>,
     /// A release finds nothing: an earlier one has taken effect.
     released: bool,
+    /// It never replies.
+    silent: bool,
+    /// How often the link looked for replies of a silent server.
+    looks: usize,
 }
 
 impl Transport for Server {
@@ -59,6 +64,13 @@ impl Transport for Server {
             (verb, _) => format!("{verb:?}"),
         });
         state.writes.push(names.collect::<Vec<_>>().join(", "));
+        if state.silent {
+            let server = self.clone();
+            return Box::pin(poll_fn(move |_| {
+                server.0.lock().unwrap().looks += 1;
+                Poll::Pending
+            }));
+        }
         let why = "hung up".to_owned();
         Box::pin(ready(match state.floors.is_empty() {
             true => Ok(()),
@@ -174,4 +186,98 @@ async fn a_lease_is_not_released_because_the_server_forgot_a_request() {
 async fn a_first_acquire_that_the_server_may_have_forgotten_is_undone() {
     let (writes, _) = submit([0, TOKEN], Verb::Acquire, Claim::made_now).await;
     assert_eq!(writes, ["Acquire", "release, Acquire"]);
+}
+
+/// A connection to a server that never replies.
+struct Silent {
+    server: Server,
+    link: Link,
+    answers: Vec<Answers>,
+}
+
+impl Silent {
+    async fn connect() -> Self {
+        let server = Server::default();
+        let state = State {
+            floors: [0].into(),
+            silent: true,
+            ..State::default()
+        };
+        *server.0.lock().unwrap() = state;
+        let link = Link::start(server.clone(), Clock::default(), VERIFY_AFTER, 1);
+        link.connect();
+        while link.status() != Some(Ok(())) {
+            turn().await;
+        }
+        Self {
+            server,
+            link,
+            answers: Vec::new(),
+        }
+    }
+
+    fn submit(&mut self) {
+        let ttl = Duration::from_secs(10);
+        let claim = Claim::new(Name::new("a").unwrap(), new_owner(TOKEN, ""), TOKEN, ttl);
+        let (sender, answers) = mpsc::channel();
+        let tally = Arc::new(Receiver(sender));
+        self.link
+            .submit(Call::new(Verb::Wait, Arc::new(claim), ttl, tally, 0));
+        self.answers.push(answers);
+    }
+
+    fn writes(&self) -> Vec<String> {
+        self.server.0.lock().unwrap().writes.clone()
+    }
+}
+
+/// Lets every other task that is ready run once.
+async fn turn() {
+    let mut waited = false;
+    poll_fn(|cx| match std::mem::replace(&mut waited, true) {
+        true => Poll::Ready(()),
+        false => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn while_the_server_is_busy_calls_of_other_tasks_are_sent_together() {
+    let task = tokio::spawn(async {
+        let mut silent = Silent::connect().await;
+        silent.submit();
+        turn().await;
+        assert_eq!(silent.writes(), ["Wait"], "at once");
+        silent.submit();
+        turn().await;
+        silent.submit();
+        turn().await;
+        assert_eq!(silent.writes(), ["Wait", "Wait, Wait"]);
+    });
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_link_that_can_send_nothing_more_does_not_spin() {
+    let task = tokio::spawn(async {
+        let mut silent = Silent::connect().await;
+        for sent in 1..=serving::MAX_IN_FLIGHT {
+            silent.submit();
+            while silent.writes().len() < sent {
+                turn().await;
+            }
+        }
+        silent.submit();
+        turn().await;
+        let looks = silent.server.0.lock().unwrap().looks;
+        for _ in 0..100 {
+            turn().await;
+        }
+        assert_eq!(silent.writes().len(), serving::MAX_IN_FLIGHT);
+        assert_eq!(silent.server.0.lock().unwrap().looks, looks);
+    });
+    task.await.unwrap();
 }

@@ -140,7 +140,7 @@ impl Connection {
 
     /// Writes and reads what can be, and notifies waiters. For a task that waits for no reply.
     pub(super) fn poll(&self, cx: &mut Context<'_>) {
-        locked(&self.wire).poll(cx);
+        locked(&self.wire).poll(cx, None);
     }
 }
 
@@ -149,17 +149,17 @@ impl Future for Replies {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let wire = &mut *locked(&self.wire);
-        wire.poll(cx);
-        let mut asked = wire.asked.iter();
-        match asked.position(|asked| asked.number == self.number && asked.missing == 0) {
-            Some(at) => {
-                let asked = wire.asked.remove(at).map(|asked| asked.replies);
-                Poll::Ready(Ok(asked.unwrap_or_default()))
-            }
-            None => match &wire.broken {
-                Some(why) => Poll::Ready(Err(why.clone())),
-                None => Poll::Pending,
-            },
+        // Replies that are there already are taken first, and reading ends with the last of them:
+        // whoever waits for something else polls again.
+        if !wire.is_answered(self.number) {
+            wire.poll(cx, Some(self.number));
+        }
+        if let Some(replies) = wire.take_replies(self.number) {
+            return Poll::Ready(Ok(replies));
+        }
+        match &wire.broken {
+            Some(why) => Poll::Ready(Err(why.clone())),
+            None => Poll::Pending,
         }
     }
 }
@@ -169,11 +169,12 @@ fn locked(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
 }
 
 impl Wire {
-    fn poll(&mut self, cx: &mut Context<'_>) {
+    /// Writes and reads what can be, until the requests of this number are answered.
+    fn poll(&mut self, cx: &mut Context<'_>, until: Option<u64>) {
         if self.broken.is_some() {
             return;
         }
-        if let Err(error) = self.write(cx).and_then(|()| self.read(cx)) {
+        if let Err(error) = self.write(cx).and_then(|()| self.read(cx, until)) {
             // The connection was in use: whether a request took effect is not known.
             self.broken = Some(match connection_error(&error.into()) {
                 NodeError::Unreachable { why } | NodeError::Tls { why } => {
@@ -202,8 +203,8 @@ impl Wire {
         Ok(())
     }
 
-    fn read(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        while self.broken.is_none() {
+    fn read(&mut self, cx: &mut Context<'_>, until: Option<u64>) -> io::Result<()> {
+        while self.broken.is_none() && !until.is_some_and(|number| self.is_answered(number)) {
             self.make_room();
             let mut buffer = ReadBuf::new(&mut self.input[self.read.end..]);
             if Pin::new(&mut self.stream)
@@ -221,6 +222,21 @@ impl Wire {
             self.take_values();
         }
         Ok(())
+    }
+
+    fn position(&self, number: u64) -> Option<usize> {
+        let mut asked = self.asked.iter();
+        asked.position(|asked| asked.number == number && asked.missing == 0)
+    }
+
+    /// Whether all replies to the requests of this number have been read.
+    fn is_answered(&self, number: u64) -> bool {
+        self.position(number).is_some()
+    }
+
+    fn take_replies(&mut self, number: u64) -> Option<Vec<Value>> {
+        let asked = self.asked.remove(self.position(number)?)?;
+        Some(asked.replies)
     }
 
     /// Makes room for more bytes.

@@ -4,18 +4,19 @@
 -- KEYS as in acquire.lua.   ARGV[1] owner value. Replies:
 --   the owner value     it was held here, and is not any more
 --   nil                 it was not held here
-local known = redis.call('MGET', KEYS[1], KEYS[2])
-local held = known[1] == ARGV[1]
+local lock, mine = KEYS[1], ARGV[1]
+local known = redis.call('MGET', lock, KEYS[2] or @fence_of(lock))
+local held = known[1] == mine
 if not (known[2] and @has_line(known[2])) then
   if not held then return false end
-  redis.call('DEL', KEYS[1])
-  return ARGV[1]
+  redis.call('DEL', lock)
+  return mine
 end
 
 -- @keys
 if held then
   -- @hand_over
-  if hand_over(known[2]) then return ARGV[1] end
+  if hand_over(known[2]) then return mine end
   redis.call('DEL', LOCK)
   known[1] = false
 end
@@ -23,4 +24,4 @@ end
 -- @prelude
 -- Also where it was not held: the lock may have expired, and nothing else has served the line.
 serve(known[1], known[2], clock(), '')
-return held and ARGV[1]
+return held and mine

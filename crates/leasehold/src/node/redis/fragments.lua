@@ -36,6 +36,11 @@
 -- @= is_shared(owner) string.find($owner, '^:%d+s:', 41)
 -- @= marker_of(owner) 'shared' .. string.gsub(string.sub($owner, 41), '^(:%d+)s:', '%1:')
 
+-- The key of a fence, where a request does not contain it: that of a name without braces.
+-- A script of one name costs less so. (In a script of many, a key in the request costs less than one
+-- that Lua puts together.)
+-- @= fence_of(lock) 'leasehold:fence:{' .. $lock .. '}'
+
 -- @@ fence_ttl(ttl)
 -- How long to keep a fence that is written now: F + S and some hours, in which the TTL of
 -- nearly every lock is contained; see `Constants::fence_ttl`.

@@ -147,7 +147,7 @@ fn read_parts(parts: &[Value], call: &Call) -> Option<Reply> {
             held: number(held)? == 1,
         },
         (b"HELD", [fence, now, Value::Int(ttl_ms), value, place @ ..]) => Vote::Held {
-            holder: Holder::parse(bytes(value)?),
+            holder: Box::new(Holder::parse(bytes(value)?)),
             remaining: u64::try_from(*ttl_ms).ok().map(Duration::from_millis),
             fence: number(fence)?,
             now: number(now)?,

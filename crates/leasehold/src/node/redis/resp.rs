@@ -11,14 +11,13 @@ pub(super) struct Malformed;
 
 /// Reads the first value. Returns it with its length; `None` if it is not complete yet.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<(RedisResult<Value>, usize)>, Malformed> {
-    let Some(end) = end_of_value(bytes, 0, 0)? else {
-        return Ok(None);
-    };
-    let frame = &bytes[..end];
-    // The parser of the `redis` crate knows all kinds, and takes several times as long.
-    let value = common(frame).map(|(value, _)| Ok(value));
-    let value = value.unwrap_or_else(|| redis::parse_redis_value(frame));
-    Ok(Some((value, end)))
+    if let Some((value, end)) = common(bytes, 0) {
+        return Ok(Some((Ok(value), end)));
+    }
+    // It is of a rare kind, or not complete. The parser of the `redis` crate knows all kinds, and takes
+    // several times as long.
+    let end = end_of_value(bytes, 0, 0)?;
+    Ok(end.map(|end| (redis::parse_redis_value(&bytes[..end]), end)))
 }
 
 /// Where the value that begins at `at` ends; `None` if it is not complete.
@@ -76,25 +75,25 @@ fn number(digits: &[u8]) -> Option<i64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The value of a complete frame and its length, if it is of a common kind.
-fn common(frame: &[u8]) -> Option<(Value, usize)> {
-    let (line, mut end) = line(frame, 1)?;
-    let value = match frame[0] {
+/// The first value and its length, if it is complete and of a common kind.
+fn common(bytes: &[u8], depth: usize) -> Option<(Value, usize)> {
+    let (kind, (line, mut end)) = (bytes.first()?, line(bytes, 1)?);
+    let value = match kind {
         b':' => Value::Int(number(line)?),
         b'_' => Value::Nil,
         b'+' if line == b"OK" => Value::Okay,
         b'$' => match length(line).ok()? {
             None => Value::Nil,
             Some(length) => {
-                let bytes = frame.get(end..end + length)?.to_vec();
+                let text = bytes.get(end..end + length + 2)?;
                 end += length + 2;
-                Value::BulkString(bytes)
+                Value::BulkString(text[..length].to_vec())
             }
         },
-        b'*' => {
+        b'*' if depth < MAX_DEPTH => {
             let mut values = Vec::new();
             for _ in 0..length(line).ok()?? {
-                let (value, length) = common(frame.get(end..)?)?;
+                let (value, length) = common(bytes.get(end..)?, depth + 1)?;
                 values.push(value);
                 end += length;
             }

@@ -7,7 +7,7 @@ use redis::{Cmd, Script, ServerError, Value};
 use super::bells::Bells;
 use super::identity::Identity;
 use super::reply::UNNAMED_REFUSAL;
-use super::request::{Number, Request};
+use super::request::{Number, Request, SideKey};
 use super::template::Fragments;
 use crate::base::name::Name;
 use crate::node::line::BEHIND;
@@ -44,14 +44,13 @@ impl Text {
         Self { code, hash }
     }
 
-    /// A request that runs the script, with room for about this many bytes.
-    fn request(&self, by: By, bytes: usize) -> Request {
-        let mut request = Request::with_capacity(bytes);
+    /// A request that runs the script.
+    fn request<'o>(&self, by: By, output: &'o mut Vec<u8>) -> Request<'o> {
+        let request = Request::new(output);
         match by {
             By::Hash => request.arg("EVALSHA").arg(&self.hash),
             By::Text => request.arg("EVAL").arg(&self.code),
-        };
-        request
+        }
     }
 }
 
@@ -78,7 +77,7 @@ pub(super) struct Scripts {
 /// an empty script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyForm {
-    /// The lock and the fence. The scripts derive the names of the other keys.
+    /// The lock, and the fence where that is needed. The scripts derive the names of the other keys.
     Derived,
     /// All keys that a script may touch. Redis Cluster, and some managed and compatible servers,
     /// refuse scripts that touch other keys.
@@ -90,7 +89,8 @@ impl KeyForm {
     fn piece(self, epoch_key: &str) -> String {
         match self {
             Self::Derived => format!(
-                "local LOCK, FENCE, name = KEYS[1], KEYS[2], string.sub(KEYS[2], {})\n\
+                "local LOCK, FENCE = KEYS[1], KEYS[2] or @fence_of(KEYS[1])\n\
+                 local name = string.sub(FENCE, {})\n\
                  local LINE, SEEN = 'leasehold:line' .. name, 'leasehold:seen' .. name\n\
                  local BELL, SINCE = 'leasehold:bell' .. name, 'leasehold:since' .. name\n\
                  local READERS, EPOCH_KEY = 'leasehold:readers' .. name, {epoch_key}\n",
@@ -293,16 +293,22 @@ impl Scripts {
         name_refused(value, code)
     }
 
-    /// Returns the request for one call. Every argument costs the server as much as a small command,
+    /// Writes the request for one call. Every argument costs the server as much as a small command,
     /// so only those that are needed are sent. Tokens up to `cap` are known to be within the skew of
     /// the server's clock. `bells` says where a waiter is notified.
-    pub(super) fn one(&self, job: &Job, cap: u64, bells: &Bells) -> Request {
+    pub(super) fn one<'o>(
+        &self,
+        job: &Job,
+        cap: u64,
+        bells: &Bells,
+        output: &'o mut Vec<u8>,
+    ) -> Request<'o> {
         let (call, by) = (&job.call, job.by);
         let claim = call.claim();
         if let (Verb::Acquire | Verb::Wait | Verb::Release { .. }, Some(seat)) =
             (call.verb(), claim.seat())
         {
-            return self.one_of_semaphore(call, seat, by, bells);
+            return self.one_of_semaphore(call, seat, by, bells, output);
         }
         let shared = claim.mode() == Mode::Shared;
         let script = match call.verb() {
@@ -315,74 +321,93 @@ impl Scripts {
             _ if !claim.is_fenced() && !job.released => &self.plain,
             _ => &self.release,
         };
-        let mut request = script.request(by, 384);
-        match self.form {
-            KeyForm::Derived => request
-                .arg("2")
-                .arg(claim.name().as_bytes())
-                .arg(fence_key(claim.name())),
-            KeyForm::Declared => request
-                .arg("8")
-                .arg(claim.name().as_bytes())
-                .arg(fence_key(claim.name()))
-                .arg(side_key("leasehold:line:", claim.name()))
-                .arg(side_key("leasehold:seen:", claim.name()))
-                .arg(side_key("leasehold:bell:", claim.name()))
-                .arg(side_key("leasehold:since:", claim.name()))
-                .arg(readers_key(claim.name()))
-                .arg(&self.epoch_key),
-        };
-        request.arg(claim.owner());
+        let is_acquire = std::ptr::eq(script, &self.acquire);
+        let derives_fence = is_acquire || job.is_plain_delete;
+        let request = script.request(by, output);
+        let request = self.with_keys(request, claim.name(), derives_fence);
+        let request = request.arg(claim.owner());
         if job.is_plain_delete {
             return request;
         }
-        request.arg(Number(claim.token()));
+        if is_acquire {
+            let (request, token) = (request.arg(Number(whole_ms(claim.ttl()))), claim.token());
+            return match claim.has_token_in_place() {
+                true => request.maybe((token > cap).then_some("T")),
+                false => request.arg("T").arg(Number(token)),
+            };
+        }
+        let request = request.arg(Number(claim.token()));
         if shared && call.verb() != Verb::Wait {
             return with_shared_arguments(request, call);
         }
-        match call.verb() {
-            Verb::Acquire | Verb::Extend => {
-                request.arg(Number(whole_ms(claim.ttl())));
-            }
-            Verb::Wait => {
-                request.arg(bells.address(claim));
-                if claim.is_on_one_node() {
-                    request.arg("0");
-                }
-            }
-            Verb::Release { keep: None } => {}
+        let request = match call.verb() {
+            Verb::Acquire | Verb::Extend => request.arg(Number(whole_ms(claim.ttl()))),
+            Verb::Wait => request
+                .arg(bells.address(claim))
+                .maybe(claim.is_on_one_node().then_some("0")),
+            Verb::Release { keep: None } => request,
             Verb::Release { keep: Some(keep) } => {
-                request.arg(Number(whole_ms(keep))).arg(claim.kept_value());
-                if claim.has_result() {
-                    request.arg(Number(ANNOUNCED_TO as u64 - 1));
-                }
+                let announced_to = || Number(ANNOUNCED_TO as u64 - 1);
+                request
+                    .arg(Number(whole_ms(keep)))
+                    .arg(claim.kept_value())
+                    .maybe(claim.has_result().then(announced_to))
             }
-        }
+        };
         match call.verb() {
-            Verb::Acquire if claim.token() > cap => request.arg("T"),
             Verb::Extend if !claim.is_fenced() => request.arg("X"),
             Verb::Acquire if job.overtook => request.arg("L"),
-            _ => &mut request,
-        };
-        request
+            _ => request,
+        }
+    }
+
+    /// With the keys of a name. A script that `derives_fence` needs that of a name with braces only.
+    fn with_keys<'o>(&self, request: Request<'o>, name: &Name, derives_fence: bool) -> Request<'o> {
+        match self.form {
+            KeyForm::Derived if derives_fence && !name.has_braces() => {
+                request.arg("1").arg(name.as_bytes())
+            }
+            KeyForm::Derived => request
+                .arg("2")
+                .arg(name.as_bytes())
+                .arg(SideKey(FENCE_PREFIX, name)),
+            KeyForm::Declared => request
+                .arg("8")
+                .arg(name.as_bytes())
+                .arg(SideKey(FENCE_PREFIX, name))
+                .arg(SideKey("leasehold:line:", name))
+                .arg(SideKey("leasehold:seen:", name))
+                .arg(SideKey("leasehold:bell:", name))
+                .arg(SideKey("leasehold:since:", name))
+                .arg(SideKey("leasehold:readers:", name))
+                .arg(&self.epoch_key),
+        }
     }
 
     /// The request for a claim of a semaphore. It declares all keys.
-    fn one_of_semaphore(&self, call: &Call, seat: &Seat, by: By, bells: &Bells) -> Request {
+    fn one_of_semaphore<'o>(
+        &self,
+        call: &Call,
+        seat: &Seat,
+        by: By,
+        bells: &Bells,
+        output: &'o mut Vec<u8>,
+    ) -> Request<'o> {
         let (claim, semaphore) = (call.claim(), seat.semaphore());
         let searched: Vec<u32> = seat.searched().collect();
-        let mut request = self.permit.request(by, 1024 + 64 * searched.len());
-        request
+        let mut request = self
+            .permit
+            .request(by, output)
             .arg(Number(7 + searched.len() as u64))
             .arg(claim.name().as_bytes())
-            .arg(fence_key(claim.name()))
-            .arg(side_key("leasehold:line:", semaphore))
-            .arg(side_key("leasehold:seen:", semaphore))
-            .arg(side_key("leasehold:bell:", semaphore))
+            .arg(SideKey(FENCE_PREFIX, claim.name()))
+            .arg(SideKey("leasehold:line:", semaphore))
+            .arg(SideKey("leasehold:seen:", semaphore))
+            .arg(SideKey("leasehold:bell:", semaphore))
             .arg(semaphore.as_bytes())
             .arg(&self.epoch_key);
         for permit in &searched {
-            request.arg(semaphore.permit(*permit).as_bytes());
+            request = request.arg(semaphore.permit(*permit).as_bytes());
         }
         let verb = match call.verb() {
             Verb::Acquire | Verb::Extend => "A",
@@ -391,56 +416,59 @@ impl Scripts {
             Verb::Release { .. } => "L",
         };
         let permits = seat.permits().map(|permits| permits.to_string());
-        request
+        let first = searched.first().copied().unwrap_or_default();
+        let request = request
             .arg(claim.owner())
             .arg(Number(claim.token()))
             .arg(verb)
             .arg(semaphore.as_bytes())
             .arg(seat.place(claim.owner()).unwrap_or_default())
             .arg(permits.unwrap_or_default())
-            .arg(Number(u64::from(
-                searched.first().copied().unwrap_or_default(),
-            )));
+            .arg(Number(u64::from(first)));
         match call.verb() {
-            Verb::Acquire | Verb::Extend => {
-                request.arg(Number(whole_ms(claim.ttl())));
-            }
-            Verb::Wait => {
-                request.arg(bells.address(claim));
-            }
+            Verb::Acquire | Verb::Extend => request.arg(Number(whole_ms(claim.ttl()))),
+            Verb::Wait => request.arg(bells.address(claim)),
             Verb::Release { .. } if seat.number().is_none() => {
-                if seat.resizes() {
-                    request.arg("resize");
-                }
+                request.maybe(seat.resizes().then_some("resize"))
             }
-            Verb::Release { keep } => {
-                if let Some(keep) = keep {
-                    request.arg(Number(whole_ms(keep))).arg(claim.kept_value());
-                }
+            Verb::Release { keep: None } => request,
+            Verb::Release { keep: Some(keep) } => {
+                request.arg(Number(whole_ms(keep))).arg(claim.kept_value())
             }
         }
-        request
     }
 
     /// The request for many acquires that [share one](shares_script).
-    pub(super) fn acquire_many<'c>(&self, calls: impl Calls<'c>) -> Request {
-        let request = many(&self.acquire_many, &calls);
+    pub(super) fn acquire_many<'c, 'o>(
+        &self,
+        calls: impl Calls<'c>,
+        output: &'o mut Vec<u8>,
+    ) -> Request<'o> {
+        let request = many(&self.acquire_many, &calls, output);
         let request = calls.clone().fold(request, with_fence);
         let request = calls.clone().fold(request, with_name);
         with_ttl(calls.clone().fold(request, with_owner), calls)
     }
 
     /// The request for many extends that [share one](shares_script).
-    pub(super) fn extend_many<'c>(&self, calls: impl Calls<'c>) -> Request {
-        let request = many(&self.extend_many, &calls);
+    pub(super) fn extend_many<'c, 'o>(
+        &self,
+        calls: impl Calls<'c>,
+        output: &'o mut Vec<u8>,
+    ) -> Request<'o> {
+        let request = many(&self.extend_many, &calls, output);
         let request = calls.clone().fold(request, with_name);
         let request = calls.clone().fold(request, with_fence);
         with_ttl(calls.clone().fold(request, with_owner), calls)
     }
 
     /// The request for many releases that are plain deletes.
-    pub(super) fn delete_many<'c>(&self, calls: impl Calls<'c>) -> Request {
-        let request = many(&self.delete_many, &calls);
+    pub(super) fn delete_many<'c, 'o>(
+        &self,
+        calls: impl Calls<'c>,
+        output: &'o mut Vec<u8>,
+    ) -> Request<'o> {
+        let request = many(&self.delete_many, &calls, output);
         let request = calls.clone().fold(request, with_name);
         let request = calls.clone().fold(request, with_fence);
         calls.fold(request, with_owner)
@@ -448,48 +476,39 @@ impl Scripts {
 }
 
 /// The request for a release that is a plain delete, where the server has a command for it.
-pub(super) fn delete(call: &Call, native: Native) -> Request {
-    let claim = call.claim();
-    let mut request = Request::with_capacity(256);
-    match native {
+pub(super) fn delete<'o>(call: &Call, native: Native, output: &'o mut Vec<u8>) -> Request<'o> {
+    let (request, claim) = (Request::new(output), call.claim());
+    let request = match native {
         Native::DelIfEq => request.arg("DELIFEQ").arg(claim.name().as_bytes()),
         Native::DelEx => request
             .arg("DELEX")
             .arg(claim.name().as_bytes())
             .arg("IFEQ"),
     };
-    request.arg(claim.owner());
-    request
+    request.arg(claim.owner())
 }
 
 /// The request that returns whether a lock has waiters.
-pub(super) fn look_for_line(call: &Call) -> Request {
-    let mut request = Request::with_capacity(128);
-    request.arg("EXISTS").arg(line_key(call.claim().name()));
-    request
+pub(super) fn look_for_line<'o>(call: &Call, output: &'o mut Vec<u8>) -> Request<'o> {
+    let line = SideKey("leasehold:line:", call.claim().name());
+    Request::new(output).arg("EXISTS").arg(line)
 }
 
 /// With what shared.lua needs besides the owner value and the token.
-fn with_shared_arguments(mut request: Request, call: &Call) -> Request {
+fn with_shared_arguments<'o>(request: Request<'o>, call: &Call) -> Request<'o> {
     let claim = call.claim();
     match call.verb() {
-        Verb::Release { keep } => {
-            request.arg("R");
-            if let Some(keep) = keep {
-                request.arg(Number(whole_ms(keep))).arg(claim.kept_value());
-            }
-        }
-        Verb::Extend => {
-            request.arg("X").arg(Number(whole_ms(claim.ttl())));
-            if let Some(replaced) = claim.replaces() {
-                request.arg(replaced);
-            }
-        }
-        Verb::Acquire | Verb::Wait => {
-            request.arg("A").arg(Number(whole_ms(claim.ttl())));
-        }
+        Verb::Release { keep: None } => request.arg("R"),
+        Verb::Release { keep: Some(keep) } => request
+            .arg("R")
+            .arg(Number(whole_ms(keep)))
+            .arg(claim.kept_value()),
+        Verb::Extend => request
+            .arg("X")
+            .arg(Number(whole_ms(claim.ttl())))
+            .maybe(claim.replaces()),
+        Verb::Acquire | Verb::Wait => request.arg("A").arg(Number(whole_ms(claim.ttl()))),
     }
-    request
 }
 
 /// Calls that share a request.
@@ -498,51 +517,39 @@ pub(super) trait Calls<'c>: ExactSizeIterator<Item = &'c Call> + Clone {}
 impl<'c, C: ExactSizeIterator<Item = &'c Call> + Clone> Calls<'c> for C {}
 
 /// A request for several calls, with two keys each.
-fn many<'c>(script: &Text, calls: &impl Calls<'c>) -> Request {
-    let count = calls.len();
-    let mut request = Request::with_capacity(64 + 256 * count);
-    request
-        .arg("EVALSHA")
-        .arg(&script.hash)
-        .arg(Number(2 * count as u64));
-    request
+fn many<'c, 'o>(script: &Text, calls: &impl Calls<'c>, output: &'o mut Vec<u8>) -> Request<'o> {
+    let count = calls.len() as u64;
+    script.request(By::Hash, output).arg(Number(2 * count))
 }
 
-fn with_name(mut request: Request, call: &Call) -> Request {
-    request.arg(call.claim().name().as_bytes());
-    request
+fn with_name<'o>(request: Request<'o>, call: &Call) -> Request<'o> {
+    request.arg(call.claim().name().as_bytes())
 }
 
-fn with_fence(mut request: Request, call: &Call) -> Request {
-    request.arg(fence_key(call.claim().name()));
-    request
+fn with_fence<'o>(request: Request<'o>, call: &Call) -> Request<'o> {
+    request.arg(SideKey(FENCE_PREFIX, call.claim().name()))
 }
 
-fn with_owner(mut request: Request, call: &Call) -> Request {
-    request.arg(call.claim().owner());
-    request
+fn with_owner<'o>(request: Request<'o>, call: &Call) -> Request<'o> {
+    request.arg(call.claim().owner())
 }
 
 /// A request for several calls that have the same TTL.
-fn with_ttl<'c>(mut request: Request, mut calls: impl Calls<'c>) -> Request {
-    if let Some(first) = calls.next() {
-        request.arg(Number(whole_ms(first.claim().ttl())));
-    }
-    request
+fn with_ttl<'c, 'o>(request: Request<'o>, mut calls: impl Calls<'c>) -> Request<'o> {
+    let first = calls.next().map(|first| whole_ms(first.claim().ttl()));
+    request.maybe(first.map(Number))
 }
 
 /// The request for a lock without a token, after [`look_for_line`].
-pub(super) fn set(call: &Call) -> Request {
+pub(super) fn set<'o>(call: &Call, output: &'o mut Vec<u8>) -> Request<'o> {
     let claim = call.claim();
-    let mut request = Request::with_capacity(256);
-    request
+    Request::new(output)
         .arg("SET")
         .arg(claim.name().as_bytes())
         .arg(claim.owner())
         .arg("NX")
         .arg("PX")
-        .arg(Number(whole_ms(claim.ttl())));
-    request
+        .arg(Number(whole_ms(claim.ttl())))
 }
 
 /// Rounds up, so that the result is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.

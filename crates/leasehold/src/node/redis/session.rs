@@ -15,7 +15,6 @@ use super::bells::{Bells, Subscription};
 use super::connection::Connection;
 use super::identity::{self, Identity, ServerInfo};
 use super::reply::{self, bytes, connection_error, glimpse, read_hello, server_error};
-use super::request::Request;
 use super::roster::{Admission, Place, Roster};
 use super::scripts::{self, KeyForm, Scripts};
 use super::set::{SET_KEY, Set, scoped};
@@ -404,27 +403,24 @@ impl Transport for Connector {
         let scripts = &session.epoch.scripts;
         Box::pin(session.connection.send(|output| {
             let mut count = 0;
-            let mut add = |request: Request| {
-                request.write_to(output);
-                count += 1;
-            };
             for unit in units {
                 let calls = unit.jobs().iter().map(|job| &job.call);
+                count += unit.requests();
                 let request = match unit {
-                    Unit::One(job) => scripts.one(job, cap, &self.bells),
+                    Unit::One(job) => scripts.one(job, cap, &self.bells, output),
                     Unit::Plain(job) => {
-                        add(scripts::look_for_line(&job.call));
-                        scripts::set(&job.call)
+                        scripts::look_for_line(&job.call, output).end();
+                        scripts::set(&job.call, output)
                     }
                     Unit::Native(job, native) => {
-                        add(scripts::delete(&job.call, *native));
-                        scripts::look_for_line(&job.call)
+                        scripts::delete(&job.call, *native, output).end();
+                        scripts::look_for_line(&job.call, output)
                     }
-                    Unit::AcquireMany(_) => scripts.acquire_many(calls),
-                    Unit::ExtendMany(_) => scripts.extend_many(calls),
-                    Unit::DeleteMany(_) => scripts.delete_many(calls),
+                    Unit::AcquireMany(_) => scripts.acquire_many(calls, output),
+                    Unit::ExtendMany(_) => scripts.extend_many(calls, output),
+                    Unit::DeleteMany(_) => scripts.delete_many(calls, output),
                 };
-                add(request);
+                request.end();
             }
             if verify.is_some() {
                 let mut pipeline = Pipeline::new();
