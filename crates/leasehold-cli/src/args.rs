@@ -22,7 +22,8 @@ Exit codes:
   128 + n  signal n killed the command or ended the wait
 
 Otherwise, `run`, `once` and `elect` exit with the exit code of the command. `break` exits with 1 if \
-it broke nothing, and `once --clear` if nothing was stored.";
+it broke nothing, `once --clear` if nothing was stored, and `doctor --strict` if there are warnings. \
+`doctor` exits with 2 if a check failed.";
 
 /// The program.
 #[derive(Parser)]
@@ -71,6 +72,10 @@ pub(crate) enum Command {
     Resize(Resize),
     /// Record on each server which nodes form the set, so that new servers vote at once
     Init(Init),
+    /// Examine the nodes: what is wrong, why it matters and what to do about it
+    Doctor(Doctor),
+    /// Show the state of each node
+    Nodes(Nodes),
     /// Print a shell completion script
     Completions {
         /// The shell
@@ -603,6 +608,72 @@ pub(crate) struct Resize {
     pub(crate) permits: u32,
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Exit codes: 0 if nothing failed, 1 if there are warnings and --strict is given, 2 if a check \
+                  failed, 69 if no majority of the nodes can be reached. What a server does not show is \
+                  UNKNOWN, which does not count.\n\n\
+                  docs/doctor.md explains each check."
+)]
+pub(crate) struct Doctor {
+    /// Accept what this check finds: it is still shown, and does not count for the exit code. Repeat
+    /// the option for more checks
+    #[arg(long, value_name = "ID", value_parser = check_ids())]
+    pub(crate) accept: Vec<String>,
+    /// Exit with 1 if there are warnings
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Also show what the other checks have seen, those that passed and those that could not be made
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// The TTL of the leases. A request may take 5 % of it, at least 20 ms and at most 250 ms [default:
+    /// 10s, or the restart guard if that is shorter]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) ttl: Option<Duration>,
+    /// Also acquire and release locks for this long, and show how fast that is. The locks have names of
+    /// their own, which are removed afterwards [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = duration, num_args = 0..=1,
+          default_missing_value = "10s", conflicts_with = "watch")]
+    pub(crate) measure: Option<Duration>,
+    /// Examine repeatedly at this interval until interrupted, and print what changes [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = watch_interval, num_args = 0..=1,
+          default_missing_value = "10s")]
+    pub(crate) watch: Option<Duration>,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Table)]
+    pub(crate) output: ReportFormat,
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+}
+
+/// The ids of the checks, as values of an option.
+fn check_ids() -> clap::builder::PossibleValuesParser {
+    let checks = leasehold::doctor::Check::ALL.iter();
+    clap::builder::PossibleValuesParser::new(checks.map(|check| check.id()))
+}
+
+#[derive(Args)]
+pub(crate) struct Nodes {
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Table)]
+    pub(crate) output: ReportFormat,
+    /// Omit the header line of the table
+    #[arg(long)]
+    pub(crate) no_headers: bool,
+    #[command(flatten)]
+    pub(crate) watching: WatchArgs,
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReportFormat {
+    /// Text
+    Table,
+    /// JSON
+    Json,
 }
 
 /// How long a node does not vote after a restart.

@@ -20,6 +20,10 @@ pub(crate) const LOST: u8 = 79;
 pub(crate) const TIME_LIMIT: u8 = 124;
 /// `break` broke nothing.
 pub(crate) const NOTHING: u8 = 1;
+/// `doctor --strict` found something to warn of.
+pub(crate) const WARNED: u8 = 1;
+/// A check of `doctor` failed.
+pub(crate) const FAILED: u8 = 2;
 /// The command was found but cannot be executed. Shells use the same code.
 pub(crate) const CANNOT_RUN: u8 = 126;
 /// The command was not found. Shells use the same code.

@@ -3,10 +3,12 @@
 mod acquire;
 mod args;
 mod break_lock;
+mod doctor;
 mod exit;
 mod generate;
 mod held;
 mod init;
+mod list_nodes;
 mod messages;
 mod nested;
 mod nodes;
@@ -72,6 +74,8 @@ fn dispatch(command: Command) -> Outcome {
         Command::Break(args) => block_on(break_lock::break_lock(args)),
         Command::Resize(args) => block_on(resize::resize(args)),
         Command::Init(args) => block_on(init::init(args)),
+        Command::Doctor(args) => block_on(doctor::doctor(args)),
+        Command::Nodes(args) => block_on(list_nodes::list_nodes(args)),
     }
 }
 

@@ -150,7 +150,7 @@ fn held(refusal: &Refusal) -> String {
     };
     // Nodes that report the same holder are not listed.
     let differs = |outcome: &NodeOutcome| match outcome {
-        NodeOutcome::Voted(Vote::Held { holder, .. }) => holder != by,
+        NodeOutcome::Voted(Vote::Held { holder, .. }) => **holder != *by,
         NodeOutcome::Pending => false,
         _ => true,
     };

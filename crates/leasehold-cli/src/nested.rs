@@ -98,7 +98,7 @@ impl Enclosing {
             .nodes
             .iter()
             .filter_map(|report| match &report.outcome {
-                NodeOutcome::Voted(Vote::Held { holder, .. }) => Some(holder),
+                NodeOutcome::Voted(Vote::Held { holder, .. }) => Some(&**holder),
                 _ => None,
             });
         let named: Vec<_> = named

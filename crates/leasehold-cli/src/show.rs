@@ -186,7 +186,7 @@ async fn listed(
 }
 
 /// Prints once, or repeatedly at an interval until stdout is closed.
-async fn repeat(
+pub(crate) async fn repeat(
     watching: &WatchArgs,
     is_json: bool,
     look: impl AsyncFn() -> Result<(String, bool), Failure>,
@@ -390,13 +390,13 @@ fn node_text(seen: &Result<Vec<Sighting>, NodeError>) -> String {
 }
 
 /// The lines of a table without the spaces at their ends.
-fn without_padding(table: &Table) -> String {
+pub(crate) fn without_padding(table: &Table) -> String {
     let text = table.to_string();
     let lines = text.lines().map(|line| format!("{}\n", line.trim_end()));
     lines.collect()
 }
 
-fn plain_table() -> Table {
+pub(crate) fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table
@@ -504,6 +504,6 @@ fn node_json((node, seen): &(String, Result<Vec<Sighting>, NodeError>)) -> NodeJ
     }
 }
 
-fn json(value: &impl Serialize) -> Result<String, Failure> {
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
     Ok(serde_json::to_string(value).map_err(std::io::Error::from)?)
 }

@@ -343,11 +343,9 @@ impl RedisServer {
     }
 
     /// Whether the server on the port is this one, and not another process on the same port. A
-    /// server that requires a password or TLS is assumed to be this one.
+    /// server that requires a password is assumed to be this one. When it answers, it listens on all
+    /// its ports.
     fn answers_as(&self, pid: u32) -> bool {
-        if self.args.iter().any(|arg| arg.starts_with("--tls-")) {
-            return TcpStream::connect(("127.0.0.1", self.port)).is_ok();
-        }
         match self.try_command(&[b"INFO", b"server"]) {
             Ok(info) if info.starts_with(b"-NOAUTH") => true,
             Ok(info) => String::from_utf8_lossy(&info).contains(&format!("process_id:{pid}\r")),

@@ -37,6 +37,7 @@
 //! | `tls` | | `rediss://`, with rustls |
 //! | `blocking` | | [`blocking`](crate#blocking), for programs without async |
 //! | `cancellation` | | `Lease::cancellation_token` |
+//! | `doctor` | | [`doctor`](crate#doctor): examining a deployment |
 //! | `unstable-node` | | the rules by which the nodes of this crate vote ([`node`]); any release may change this part of the API |
 
 #![forbid(unsafe_code)]
@@ -46,6 +47,8 @@
 mod acquire;
 mod base;
 mod client;
+#[cfg(feature = "doctor")]
+pub mod doctor;
 mod election;
 pub mod fence;
 mod latch;

@@ -7,7 +7,7 @@ use leasehold_testkit::RedisServer;
 use crate::{Place, Running};
 
 const DOCUMENT: &str = include_str!("../../../../docs/cli.md");
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 16] = [
     "run",
     "once",
     "elect",
@@ -20,6 +20,8 @@ const COMMANDS: [&str; 14] = [
     "break",
     "resize",
     "init",
+    "doctor",
+    "nodes",
     "completions",
     "man",
 ];

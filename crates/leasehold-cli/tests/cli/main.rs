@@ -5,6 +5,7 @@
 mod also;
 mod command;
 mod counting;
+mod doctor;
 mod documentation;
 mod elect;
 mod events;

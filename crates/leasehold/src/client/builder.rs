@@ -9,6 +9,8 @@ use crate::base::error::{Error, Invalid};
 use crate::base::name::shown;
 use crate::client::Client;
 use crate::client::core::Parts;
+#[cfg(feature = "doctor")]
+use crate::client::doctor::Examined;
 use crate::client::options::{MAX_TTL, MIN_TTL, Options, between};
 use crate::node::{Constants, Node, NodeSettings, Tls, VERIFY_AFTER};
 use crate::quorum::NodeSet;
@@ -215,14 +217,31 @@ impl Builder {
         let prefix = self.prefix.clone();
         let (settings, specs) = self.settings()?;
         options.validate(settings.constants.restart_guard)?;
-        Ok(Client::from_parts(Parts {
-            nodes: open(specs, &settings)?,
-            clock: settings.clock,
-            options,
-            constants: settings.constants,
-            prefix,
-            seed: settings.seed,
-        }))
+        let nodes = open(parse(specs, &settings)?, &settings);
+        Ok(client(nodes, settings, options, prefix))
+    }
+
+    /// Returns the settings of the nodes, the nodes, and the options of leases. Starts nothing.
+    #[cfg(feature = "doctor")]
+    pub(super) fn opened(self) -> Result<(NodeSettings, Vec<Examined>, Options), Error> {
+        let options = self.options.clone();
+        let (settings, specs) = self.settings()?;
+        let opened = parse(specs, &settings)?;
+        let nodes = opened.iter().map(Examined::of).collect();
+        Ok((settings, nodes, options))
+    }
+
+    /// Creates the client, and returns its nodes, too.
+    #[cfg(feature = "doctor")]
+    pub(super) fn build_with_nodes(self) -> Result<(Client, NodeSettings, Vec<Examined>), Error> {
+        let options = self.options.clone();
+        let prefix = self.prefix.clone();
+        let (settings, specs) = self.settings()?;
+        options.validate(settings.constants.restart_guard)?;
+        let opened = parse(specs, &settings)?;
+        let nodes = opened.iter().map(Examined::of).collect();
+        let client = client(open(opened, &settings), settings.clone(), options, prefix);
+        Ok((client, settings, nodes))
     }
 
     /// Returns the settings of the nodes, and the nodes.
@@ -420,7 +439,7 @@ impl Builder {
 }
 
 /// A node that is checked but not started yet.
-enum Opened {
+pub(super) enum Opened {
     Node(Arc<dyn Node>),
     #[cfg(all(feature = "local", unix))]
     Local(std::path::PathBuf),
@@ -444,8 +463,29 @@ fn parse(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Opened>, Inval
     Ok(opened)
 }
 
-fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>, Invalid> {
-    let opened = parse(specs, settings)?;
+/// Creates a client of these nodes.
+fn client(
+    nodes: Vec<Arc<dyn Node>>,
+    settings: NodeSettings,
+    options: Options,
+    prefix: Vec<u8>,
+) -> Client {
+    Client::from_parts(Parts {
+        nodes,
+        clock: settings.clock,
+        options,
+        constants: settings.constants,
+        prefix,
+        seed: settings.seed,
+    })
+}
+
+/// Starts the nodes.
+#[cfg_attr(
+    not(any(feature = "redis", feature = "local")),
+    allow(unused_variables)
+)]
+fn open(opened: Vec<Opened>, settings: &NodeSettings) -> Vec<Arc<dyn Node>> {
     #[cfg(feature = "redis")]
     let roster = {
         let labels = opened.iter().filter_map(|opened| match opened {
@@ -472,7 +512,7 @@ fn open(specs: Vec<Spec>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>,
             places.next().unwrap_or_default(),
         )),
     };
-    Ok(opened.into_iter().map(start).collect())
+    opened.into_iter().map(start).collect()
 }
 
 /// Parses the URL of one of `nodes` nodes.

@@ -4,6 +4,8 @@
 pub mod blocking;
 pub(crate) mod builder;
 pub(crate) mod core;
+#[cfg(feature = "doctor")]
+mod doctor;
 pub(crate) mod inspect;
 pub(crate) mod options;
 pub(crate) mod shared_runs;
@@ -48,6 +50,9 @@ const STRAGGLERS: Duration = Duration::from_millis(100);
 /// lease.release().await;
 /// # Ok(()) }
 /// ```
+///
+/// A process that was forked must create clients of its own. A client that it inherits shares its
+/// connections and its secrets with that of the parent, so both could hold the same lock.
 #[derive(Clone)]
 pub struct Client {
     core: Arc<Core>,

@@ -89,6 +89,16 @@ fn init() {
 }
 
 #[test]
+fn doctor() {
+    check(&["doctor"], expect_file!["help/doctor.txt"]);
+}
+
+#[test]
+fn nodes() {
+    check(&["nodes"], expect_file!["help/nodes.txt"]);
+}
+
+#[test]
 fn completions() {
     check(&["completions"], expect_file!["help/completions.txt"]);
 }

@@ -3,6 +3,8 @@
 
 mod cleanup;
 mod engine;
+#[cfg(feature = "doctor")]
+pub(crate) mod examine;
 mod failure;
 mod line;
 mod listener;

@@ -38,6 +38,19 @@ impl Realm {
     }
 }
 
+#[cfg(feature = "doctor")]
+impl Realm {
+    /// Whether the processes of this realm can be recognised.
+    pub(super) fn can_watch(&self) -> bool {
+        self.processes.is_some()
+    }
+
+    /// Whether processes, as [`describe`] names them, are of this realm.
+    pub(super) fn has(&self, holders: &str) -> bool {
+        holders.split(' ').next() == self.processes.as_deref()
+    }
+}
+
 /// Whether `/proc` belongs to the pid namespace of this process. If not, its ids are those of other
 /// processes.
 fn proc_is_ours() -> bool {

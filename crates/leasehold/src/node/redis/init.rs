@@ -12,6 +12,8 @@ use super::reply::{bytes, read_hello, server_error};
 use super::session::{Keys, read_set};
 use super::set::{Set, sorted};
 use super::{Target, scripts, survey};
+#[cfg(feature = "doctor")]
+use crate::base::name::shown;
 use crate::node::rules::Constants;
 use crate::node::{NodeError, NodeSettings, majority};
 
@@ -175,6 +177,32 @@ pub(crate) async fn votes_in(
         }
     }
     answers
+}
+
+/// What a server has on record and, if there is an epoch of this run, how old that is. Writes nothing.
+#[cfg(feature = "doctor")]
+pub(super) async fn on_record(
+    target: Target,
+    settings: &NodeSettings,
+) -> Result<(crate::doctor::facts::Record, Option<Duration>), NodeError> {
+    use crate::doctor::facts::{Record, SetRecord};
+    let server = Server::reach(target, settings, &Keys::new(&settings.prefix)).await?;
+    let ours = scripts::describe(&settings.constants);
+    let record = Record {
+        votes_in: server.votes_in(&settings.constants),
+        has_epoch: server.constants.is_some(),
+        other_constants: server
+            .constants
+            .clone()
+            .filter(|theirs| *theirs != ours)
+            .map(|theirs| (shown(theirs.as_bytes()), ours)),
+        set: server.set.as_ref().map(|set| SetRecord {
+            id: set.id.clone(),
+            nodes: set.nodes,
+            labels: set.labels.clone(),
+        }),
+    };
+    Ok((record, server.constants.as_ref().map(|_| server.epoch_age)))
 }
 
 /// Two nodes that are the same server.
@@ -471,7 +499,7 @@ impl Server {
 }
 
 /// The reply to TIME, in µs since 1970.
-fn read_time(time: &[Value]) -> u64 {
+pub(super) fn read_time(time: &[Value]) -> u64 {
     let number = |value| std::str::from_utf8(bytes(value)?).ok()?.parse::<u64>().ok();
     match time {
         [s, us] => number(s).unwrap_or(0) * 1_000_000 + number(us).unwrap_or(0),

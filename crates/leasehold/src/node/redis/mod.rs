@@ -2,6 +2,8 @@
 
 mod bells;
 mod connection;
+#[cfg(feature = "doctor")]
+pub(crate) mod examine;
 mod identity;
 mod init;
 mod reply;

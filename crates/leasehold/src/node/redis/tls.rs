@@ -12,6 +12,8 @@ use crate::node::NodeSettings;
 pub(super) struct TlsClient {
     #[cfg(feature = "tls")]
     connector: Option<tokio_rustls::TlsConnector>,
+    #[cfg(all(feature = "tls", feature = "doctor"))]
+    roots: Option<std::sync::Arc<rustls::RootCertStore>>,
 }
 
 #[cfg(feature = "tls")]
@@ -40,7 +42,9 @@ impl TlsClient {
                 }
             }
         }
-        let config = rustls::ClientConfig::builder().with_root_certificates(roots);
+        let roots = std::sync::Arc::new(roots);
+        let config = rustls::ClientConfig::builder();
+        let config = config.with_root_certificates(std::sync::Arc::clone(&roots));
         let config = match &settings.tls.client {
             None => config.with_no_client_auth(),
             Some((chain, key)) => {
@@ -52,7 +56,62 @@ impl TlsClient {
         };
         Ok(Self {
             connector: Some(std::sync::Arc::new(config).into()),
+            #[cfg(feature = "doctor")]
+            roots: Some(roots),
         })
+    }
+
+    /// How long the server's certificate, and those that it depends on, are valid. Connects for it.
+    #[cfg(feature = "doctor")]
+    pub(super) async fn certificate_left(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<std::time::Duration, String> {
+        use rustls::CertificateError::{Expired, ExpiredContext};
+        use rustls::client::WebPkiServerVerifier;
+        use rustls::client::danger::ServerCertVerifier;
+        use rustls::pki_types::{ServerName, UnixTime};
+
+        /// A certificate that is valid for longer is not looked at further.
+        const FAR: std::time::Duration = std::time::Duration::from_secs(100 * 366 * 24 * 3600);
+        let (Some(connector), Some(roots)) = (&self.connector, &self.roots) else {
+            return Err("TLS is not set up".into());
+        };
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
+        let stream = TcpStream::connect((host, port)).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        let stream = connector.connect(name.clone(), stream).await;
+        let stream = stream.map_err(|error| error.to_string())?;
+        let (_, session) = stream.get_ref();
+        let Some([own, others @ ..]) = session.peer_certificates() else {
+            return Err("the server sent no certificate".into());
+        };
+        let verifier = WebPkiServerVerifier::builder(std::sync::Arc::clone(roots)).build();
+        let verifier = verifier.map_err(|error| error.to_string())?;
+        // Asks until when the certificates can be verified: an error names the first that ends.
+        let now = UnixTime::now();
+        let mut end = UnixTime::since_unix_epoch(
+            std::time::Duration::from_secs(now.as_secs()).saturating_add(FAR),
+        );
+        loop {
+            let verified = verifier.verify_server_cert(own, others, &name, &[], end);
+            match verified {
+                Ok(_) => {
+                    let left = end.as_secs().saturating_sub(now.as_secs());
+                    return Ok(std::time::Duration::from_secs(left));
+                }
+                Err(rustls::Error::InvalidCertificate(ExpiredContext { not_after, .. }))
+                    if not_after < end =>
+                {
+                    end = not_after;
+                }
+                Err(rustls::Error::InvalidCertificate(Expired)) => {
+                    return Err("the library does not say when it expires".into());
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
     }
 
     pub(super) async fn connect(
@@ -77,5 +136,14 @@ impl TlsClient {
 
     pub(super) async fn connect(&self, _: &str, _: TcpStream) -> io::Result<Box<dyn Bytes>> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    #[cfg(feature = "doctor")]
+    pub(super) async fn certificate_left(
+        &self,
+        _: &str,
+        _: u16,
+    ) -> Result<std::time::Duration, String> {
+        Err("TLS needs the `tls` feature of leasehold".into())
     }
 }

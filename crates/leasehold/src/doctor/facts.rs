@@ -1,0 +1,150 @@
+//! What was read from the nodes, before any judgement.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Info;
+use crate::node::{Constants, NodeError};
+
+/// What all judgements need to know of the client.
+#[derive(Clone, Debug)]
+pub(crate) struct Context {
+    pub(crate) labels: Vec<String>,
+    pub(crate) ttl: Duration,
+    pub(crate) node_timeout: Duration,
+    pub(crate) constants: Constants,
+}
+
+/// What was read from one node.
+#[derive(Debug)]
+pub(crate) enum Facts {
+    Server(Result<Box<ServerFacts>, NodeError>),
+    Store(Box<StoreFacts>),
+    /// A node of another kind reports only whether it works.
+    Other(Option<Result<(), NodeError>>),
+}
+
+/// What was read from a server. An `Err` contains the reason why something could not be read.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerFacts {
+    pub(crate) address: Address,
+    /// How long the certificate is valid. `None` without TLS.
+    pub(crate) certificate: Option<Result<Duration, String>>,
+    /// The name of the user.
+    pub(crate) user: Result<String, String>,
+    /// What the user may not do: a command, or the keys of locks.
+    pub(crate) denied: Vec<String>,
+    /// INFO, at the beginning and at the end of the examination.
+    pub(crate) before: Info,
+    pub(crate) after: Info,
+    /// The time between the two.
+    pub(crate) interval: Duration,
+    /// The settings that the server shows.
+    pub(crate) config: BTreeMap<String, String>,
+    pub(crate) clock: Result<(ClockSample, ClockSample), String>,
+    /// Round trips, sorted.
+    pub(crate) latency: Vec<Duration>,
+    /// The slowest command of the last hour.
+    pub(crate) slow: Result<Option<Slow>, String>,
+    pub(crate) push: Result<(), String>,
+    pub(crate) scripts: Result<(), String>,
+    /// What the server has on record. `None` if it could not be read, as on a replica.
+    pub(crate) record: Option<Record>,
+    pub(crate) locks: Result<Locks, String>,
+}
+
+/// How a server is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Socket(String),
+    Tcp { host: String, port: u16 },
+    Tls { host: String, port: u16 },
+}
+
+/// A look at a server's clock: the one with the shortest round trip of several.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockSample {
+    /// The local clock that never goes back, in the middle of the round trip.
+    pub(crate) local_us: i64,
+    /// The local wall clock at the same time.
+    pub(crate) wall_us: i64,
+    pub(crate) server_us: i64,
+    pub(crate) round_trip: Duration,
+}
+
+impl ClockSample {
+    /// How far the server's clock is ahead of that of this machine.
+    pub(crate) fn offset_us(&self) -> i64 {
+        self.server_us.saturating_sub(self.wall_us)
+    }
+}
+
+/// A command that blocked the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Slow {
+    pub(crate) command: String,
+    pub(crate) took: Duration,
+}
+
+/// What a server has on record about the deployment.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    /// When the server votes. Zero: now.
+    pub(crate) votes_in: Duration,
+    /// Whether there is an epoch record of this run of the server.
+    pub(crate) has_epoch: bool,
+    /// The constants on record and those of this client, if they differ.
+    pub(crate) other_constants: Option<(String, String)>,
+    pub(crate) set: Option<SetRecord>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SetRecord {
+    pub(crate) id: String,
+    pub(crate) nodes: usize,
+    /// Sorted.
+    pub(crate) labels: Vec<String>,
+}
+
+/// The locks on a server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locks {
+    pub(crate) count: usize,
+    /// The names of locks without a TTL.
+    pub(crate) endless: Vec<String>,
+    /// The names of leases that expire later than the restart guard allows, and when.
+    pub(crate) long: Vec<(String, Duration)>,
+}
+
+/// What was found out about the embedded store.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreFacts {
+    pub(crate) path: PathBuf,
+    /// Whether the store can be opened and written.
+    pub(crate) opened: Result<(), NodeError>,
+    /// The mode of the file and of its directory.
+    pub(crate) modes: Option<(u32, u32)>,
+    /// The kind of the file system, such as `nfs`, if it is known.
+    pub(crate) file_system: Result<FileSystem, String>,
+    /// Free bytes and all bytes of the disk.
+    pub(crate) space: Result<(u64, u64), String>,
+    pub(crate) processes: Result<Processes, String>,
+}
+
+/// A file system, as far as a store cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileSystem {
+    Local,
+    Network(&'static str),
+    Memory,
+}
+
+/// Which processes hold locks in a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Processes {
+    /// Whether the processes of this machine can be recognised.
+    pub(crate) visible: bool,
+    /// Locks of processes that cannot be judged from here, as in another container.
+    pub(crate) elsewhere: usize,
+}

@@ -1,0 +1,813 @@
+//! What the facts of one server mean. Pure functions, one for each check.
+
+use std::time::Duration;
+
+use super::facts::{Address, Context, ServerFacts};
+use super::{Check, Info, Status};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// A certificate with less time left is a warning, and a failure.
+const CERTIFICATE_WARN: Duration = Duration::from_secs(30 * 24 * 3600);
+const CERTIFICATE_FAIL: Duration = Duration::from_secs(3 * 24 * 3600);
+/// A replica that is further behind is a warning.
+const MAX_LAG_S: u64 = 1;
+/// Parts of the memory that are a warning, and a failure.
+const MEMORY_WARN: f64 = 0.8;
+const MEMORY_FAIL: f64 = 0.95;
+/// The part of the machine's memory that a server without a limit may use.
+const SYSTEM_MEMORY_WARN: f64 = 0.7;
+/// The part of a processor, and of the connections, that may be in use.
+const LOAD_WARN: f64 = 0.8;
+const CLIENTS_WARN: f64 = 0.8;
+/// A clock that deviates by more within the examination has jumped.
+const CLOCK_STEP_US: i64 = 100_000;
+/// The oldest version that is tested.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// The result of one check.
+pub(super) struct Verdict {
+    pub(super) status: Status,
+    pub(super) seen: String,
+    pub(super) remedy: String,
+}
+
+pub(super) fn ok(seen: impl Into<String>) -> Verdict {
+    Verdict {
+        status: Status::Ok,
+        seen: seen.into(),
+        remedy: String::new(),
+    }
+}
+
+pub(super) fn warn(seen: impl Into<String>, remedy: impl Into<String>) -> Verdict {
+    Verdict {
+        status: Status::Warn,
+        seen: seen.into(),
+        remedy: remedy.into(),
+    }
+}
+
+pub(super) fn fail(seen: impl Into<String>, remedy: impl Into<String>) -> Verdict {
+    Verdict {
+        status: Status::Fail,
+        seen: seen.into(),
+        remedy: remedy.into(),
+    }
+}
+
+pub(super) fn unknown(seen: impl Into<String>, remedy: impl Into<String>) -> Verdict {
+    Verdict {
+        status: Status::Unknown,
+        seen: seen.into(),
+        remedy: remedy.into(),
+    }
+}
+
+/// The server does not show a field of INFO.
+fn hidden(field: &str) -> Verdict {
+    unknown(
+        format!("the server does not show `{field}` (INFO)"),
+        "check the setting with your provider, or grant the user +info",
+    )
+}
+
+type Judge = fn(&ServerFacts, &Context) -> Verdict;
+
+/// The checks of a single server.
+pub(super) const SERVER_CHECKS: &[(Check, Judge)] = &[
+    (Check::Auth, auth),
+    (Check::Permissions, permissions),
+    (Check::Tls, tls),
+    (Check::Role, role),
+    (Check::Cluster, cluster),
+    (Check::Replicas, replicas),
+    (Check::SplitBrain, split_brain),
+    (Check::Eviction, eviction),
+    (Check::Memory, memory),
+    (Check::Persistence, persistence),
+    (Check::Fsync, fsync),
+    (Check::Restart, restart),
+    (Check::Clock, clock),
+    (Check::Latency, latency),
+    (Check::SlowCommands, slow_commands),
+    (Check::Load, load),
+    (Check::Clients, clients),
+    (Check::IdleTimeout, idle_timeout),
+    (Check::Push, push),
+    (Check::Scripts, scripts),
+    (Check::Version, version),
+    (Check::Constants, constants),
+    (Check::Leftovers, leftovers),
+];
+
+impl Address {
+    /// The start of a command line for this server.
+    pub(super) fn redis_cli(&self) -> String {
+        match self {
+            Self::Socket(path) => format!("redis-cli -s {path}"),
+            Self::Tcp { host, port } => format!("redis-cli -h {host} -p {port}"),
+            Self::Tls { host, port } => format!("redis-cli --tls -h {host} -p {port}"),
+        }
+    }
+
+    fn is_loopback(&self) -> bool {
+        match self {
+            Self::Socket(_) => true,
+            Self::Tcp { host, .. } | Self::Tls { host, .. } => {
+                let ip = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+                host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+            }
+        }
+    }
+}
+
+impl ServerFacts {
+    /// The command that changes a setting, now and in the configuration file.
+    fn set(&self, setting: &str) -> String {
+        let cli = self.address.redis_cli();
+        format!("{cli} CONFIG SET {setting} (to keep it after a restart: CONFIG REWRITE)")
+    }
+
+    /// How much a counter of INFO grew.
+    fn growth(&self, field: &str) -> Option<u64> {
+        let (before, after) = (self.before.number(field)?, self.after.number::<u64>(field)?);
+        Some(after.saturating_sub(before))
+    }
+
+    pub(super) fn is_replica(&self) -> bool {
+        self.after.text("role") == Some("slave")
+    }
+}
+
+fn auth(server: &ServerFacts, _: &Context) -> Verdict {
+    match &server.user {
+        Ok(user) => ok(format!("logged in as `{user}`")),
+        Err(_) => ok("logged in"),
+    }
+}
+
+fn permissions(server: &ServerFacts, _: &Context) -> Verdict {
+    if server.denied.is_empty() {
+        return ok("the user may run all commands that locks need");
+    }
+    let user = server.user.as_deref().unwrap_or("USER");
+    let denied = server.denied.join(", ");
+    let is_command = |denied: &&String| denied.starts_with('+');
+    let commands: Vec<_> = server.denied.iter().filter(is_command).cloned().collect();
+    let grants = match commands.len() == server.denied.len() {
+        true => commands.join(" "),
+        false => [&commands[..], &["~leasehold:* ~PREFIX*".to_owned()]]
+            .concat()
+            .join(" "),
+    };
+    fail(
+        format!("the user may not use: {denied}"),
+        format!(
+            "{} ACL SETUSER {user} {grants}; docs/deployment.md lists all permissions",
+            server.address.redis_cli()
+        ),
+    )
+}
+
+fn tls(server: &ServerFacts, _: &Context) -> Verdict {
+    match (&server.certificate, &server.address) {
+        (_, Address::Socket(_)) => ok("a socket of this machine"),
+        (None, address) if address.is_loopback() => ok("plain TCP to this machine"),
+        (None, _) => warn(
+            "plain TCP to another machine",
+            "turn on TLS in the server (tls-port, tls-cert-file, tls-key-file), and use rediss://",
+        ),
+        (Some(Err(why)), _) => unknown(
+            format!("the certificate could not be examined: {why}"),
+            "check its end with `openssl s_client`",
+        ),
+        (Some(Ok(left)), _) => {
+            let days = left.as_secs() / DAY.as_secs();
+            let seen = match days {
+                0 => format!("the certificate expires in {} h", left.as_secs() / 3600),
+                _ => format!("the certificate is valid for {days} days"),
+            };
+            let remedy = "install a new certificate (CONFIG SET tls-cert-file reloads it)";
+            match *left {
+                left if left < CERTIFICATE_FAIL => fail(seen, remedy),
+                left if left < CERTIFICATE_WARN => warn(seen, remedy),
+                _ => ok(seen),
+            }
+        }
+    }
+}
+
+fn role(server: &ServerFacts, _: &Context) -> Verdict {
+    let info = &server.after;
+    match info.text("role") {
+        None => hidden("role"),
+        Some("slave") => {
+            let master = info.text("master_host").unwrap_or("its master");
+            let port = info.text("master_port").unwrap_or("6379");
+            fail(
+                format!("a replica of {master}:{port}"),
+                format!("use redis://{master}:{port} as the node"),
+            )
+        }
+        Some(role) => ok(format!("a {role}")),
+    }
+}
+
+fn cluster(server: &ServerFacts, _: &Context) -> Verdict {
+    let info = &server.after;
+    let mode = info.text("redis_mode");
+    if mode == Some("sentinel") {
+        return fail(
+            "a Sentinel, which stores nothing",
+            "use the server that it watches as the node",
+        );
+    }
+    if info.text("cluster_enabled") == Some("1") || mode == Some("cluster") {
+        return fail(
+            "a member of a Redis Cluster",
+            "use a server with `cluster-enabled no`, or a single-shard instance of your provider",
+        );
+    }
+    match (info.text("cluster_enabled"), mode) {
+        (None, None) => hidden("cluster_enabled"),
+        _ => ok("not in a cluster"),
+    }
+}
+
+fn replicas(server: &ServerFacts, context: &Context) -> Verdict {
+    let info = &server.after;
+    let Some(count) = info.number::<u64>("connected_slaves") else {
+        return hidden("connected_slaves");
+    };
+    if count == 0 {
+        return ok("no replicas");
+    }
+    let slaves = (0..count).filter_map(|index| info.text(&format!("slave{index}")));
+    let lags = slaves.filter_map(|slave| Info::part(slave, "lag")?.parse::<u64>().ok());
+    let lag = lags.max();
+    let s = if count == 1 { "" } else { "s" };
+    let seen = format!("{count} replica{s}");
+    if let Some(lag) = lag.filter(|lag| *lag > MAX_LAG_S) {
+        return warn(
+            format!("{seen}, the last of which is {lag} s behind"),
+            "check the network and the load of the replica; a failover now would lose that much",
+        );
+    }
+    match context.constants.restart_guard {
+        Some(guard) => ok(format!(
+            "{seen}; after a failover, the node does not vote for {guard:?}"
+        )),
+        None => warn(
+            format!("{seen}, and no restart guard"),
+            "turn the restart guard on in all clients (leasehold init --replace --restart-guard 60s, then \
+             --restart-guard 60s), or let the resource check tokens",
+        ),
+    }
+}
+
+fn split_brain(server: &ServerFacts, context: &Context) -> Verdict {
+    let info = &server.after;
+    match info.number::<u64>("connected_slaves") {
+        None => return hidden("connected_slaves"),
+        Some(0) => return ok("no replicas"),
+        Some(_) => {}
+    }
+    let setting = |name: &str| server.config.get(name)?.parse::<u64>().ok();
+    // INFO shows this field only if the setting is on.
+    let is_on = match setting("min-replicas-to-write") {
+        Some(wanted) => wanted > 0,
+        None => info.text("min_slaves_good_slaves").is_some(),
+    };
+    if !is_on {
+        return warn(
+            "the server has replicas, and accepts writes without them (min-replicas-to-write 0)",
+            format!(
+                "{}; a master without its replicas then refuses writes",
+                server.set("min-replicas-to-write 1")
+            ),
+        );
+    }
+    let allowed = (context.ttl.as_secs() / 3).max(1);
+    match setting("min-replicas-max-lag") {
+        Some(lag) if lag > allowed => warn(
+            format!("min-replicas-max-lag is {lag} s, more than a third of the TTL"),
+            server.set(&format!("min-replicas-max-lag {allowed}")),
+        ),
+        _ => ok("refuses writes without its replicas"),
+    }
+}
+
+fn eviction(server: &ServerFacts, _: &Context) -> Verdict {
+    let info = &server.after;
+    let Some(limit) = info.number::<u64>("maxmemory") else {
+        return hidden("maxmemory");
+    };
+    if limit == 0 {
+        return ok("no memory limit");
+    }
+    let Some(policy) = info.text("maxmemory_policy") else {
+        return hidden("maxmemory_policy");
+    };
+    let limit = bytes(limit);
+    if policy == "noeviction" {
+        return ok(format!("maxmemory {limit} with noeviction"));
+    }
+    let seen = format!("maxmemory {limit} with policy {policy}");
+    let remedy = server.set("maxmemory-policy noeviction");
+    match server.growth("evicted_keys") {
+        Some(evicted) if evicted > 0 => {
+            let within = server.interval;
+            fail(
+                format!("{seen}; {evicted} keys were evicted within {within:.1?}"),
+                remedy,
+            )
+        }
+        _ => warn(seen, remedy),
+    }
+}
+
+fn memory(server: &ServerFacts, _: &Context) -> Verdict {
+    let info = &server.after;
+    let Some(used) = info.number::<u64>("used_memory") else {
+        return hidden("used_memory");
+    };
+    let Some(limit) = info.number::<u64>("maxmemory") else {
+        return hidden("maxmemory");
+    };
+    let cli = server.address.redis_cli();
+    if limit == 0 {
+        let rss = info.number::<u64>("used_memory_rss").unwrap_or(used);
+        let Some(all) = info.number::<u64>("total_system_memory") else {
+            return hidden("total_system_memory");
+        };
+        let part = rss as f64 / all.max(1) as f64;
+        let seen = format!("{} of the machine's {}", bytes(rss), bytes(all));
+        return match part > SYSTEM_MEMORY_WARN {
+            true => warn(
+                format!("{seen}, without a limit"),
+                format!("remove data, or move the node to a larger machine; `{cli} INFO memory`"),
+            ),
+            false => ok(seen),
+        };
+    }
+    if info
+        .text("maxmemory_policy")
+        .is_some_and(|p| p != "noeviction")
+    {
+        return ok("the server evicts keys instead of refusing writes; see `eviction`");
+    }
+    // Buffers of replicas and of the AOF do not count towards the limit.
+    let apart = info.number::<u64>("mem_not_counted_for_evict");
+    let used = used.saturating_sub(apart.unwrap_or(0));
+    let part = used as f64 / limit as f64;
+    let seen = format!(
+        "{} of maxmemory {} ({:.0} %)",
+        bytes(used),
+        bytes(limit),
+        part * 100.0
+    );
+    let remedy = format!("remove data, or raise the limit: {cli} CONFIG SET maxmemory BYTES");
+    match part {
+        part if part > MEMORY_FAIL => fail(seen, remedy),
+        part if part > MEMORY_WARN => warn(seen, remedy),
+        _ => ok(seen),
+    }
+}
+
+fn persistence(server: &ServerFacts, context: &Context) -> Verdict {
+    let info = &server.after;
+    let Some(aof) = info.text("aof_enabled") else {
+        return hidden("aof_enabled");
+    };
+    if info.text("loading") == Some("1") {
+        return warn(
+            "the server is loading its data",
+            "wait until it has started",
+        );
+    }
+    for field in [
+        "aof_last_write_status",
+        "aof_last_bgrewrite_status",
+        "rdb_last_bgsave_status",
+    ] {
+        if info.text(field) == Some("err") {
+            return fail(
+                format!("{field} is `err`: the server could not write to its disk"),
+                "check the server's log and its disk, then run BGSAVE or BGREWRITEAOF; until then, the \
+                 server may refuse writes (MISCONF)",
+            );
+        }
+    }
+    let (nodes, guard) = (context.labels.len(), context.constants.restart_guard);
+    let remedy = || server.set("appendonly yes");
+    match (aof, guard) {
+        ("1", _) => ok("appendonly yes"),
+        (_, Some(guard)) => ok(format!(
+            "no AOF; after a restart, the node does not vote for {guard:?}"
+        )),
+        _ if nodes == 1 => fail(
+            "no AOF and no restart guard: a restart frees all locks, although they are held",
+            format!("{}; or use --restart-guard 60s in all clients", remedy()),
+        ),
+        _ => warn("no AOF and no restart guard", remedy()),
+    }
+}
+
+fn fsync(server: &ServerFacts, context: &Context) -> Verdict {
+    let (before, after) = (&server.before, &server.after);
+    let Some(fork) = after.number::<u64>("latest_fork_usec") else {
+        return hidden("latest_fork_usec");
+    };
+    let fork = Duration::from_micros(fork);
+    let remedy = "use a faster disk, set `no-appendfsync-on-rewrite yes`, or turn off AOF if the restart \
+                  guard is on";
+    if let Some(delayed) = server.growth("aof_delayed_fsync").filter(|n| *n > 0) {
+        return warn(
+            format!(
+                "{delayed} writes waited for the disk within {:.1?}",
+                server.interval
+            ),
+            remedy,
+        );
+    }
+    let pending = |info: &Info| info.number::<u64>("aof_pending_bio_fsync").unwrap_or(0);
+    if pending(before) > 0 && pending(after) > 0 {
+        return warn(
+            format!(
+                "an fsync has been pending for {:.1?}; the next writes will wait for it",
+                server.interval
+            ),
+            remedy,
+        );
+    }
+    match fork > context.node_timeout {
+        true => warn(
+            format!(
+                "the last fork took {fork:.1?}, and a request may take {:?}",
+                context.node_timeout
+            ),
+            "use a server with less data as a node, or turn off BGSAVE (`save \"\"`) and AOF rewrites there",
+        ),
+        false => ok(format!("no stalls; the last fork took {fork:.1?}")),
+    }
+}
+
+fn restart(server: &ServerFacts, context: &Context) -> Verdict {
+    if server.is_replica() {
+        return ok("a replica does not vote; see `role`");
+    }
+    let Some(record) = &server.record else {
+        return unknown(
+            "the server's records could not be read",
+            "see `permissions`",
+        );
+    };
+    if !record.votes_in.is_zero() {
+        return warn(
+            format!(
+                "the node votes in {} s",
+                record.votes_in.as_millis().div_ceil(1000)
+            ),
+            "wait; if the servers are new or no lease can be in use, run `leasehold init --assume-fresh`",
+        );
+    }
+    let guard = context.constants.restart_guard;
+    let (Some(up), Some(_)) = (server.after.number::<i64>("uptime_in_seconds"), guard) else {
+        return match guard {
+            None => ok("the restart guard is off; the node votes"),
+            Some(_) => hidden("uptime_in_seconds"),
+        };
+    };
+    ok(format!("up for {up} s; the node votes"))
+}
+
+fn clock(server: &ServerFacts, context: &Context) -> Verdict {
+    if let Some(up) = server.after.number::<i64>("uptime_in_seconds")
+        && up < 0
+    {
+        return fail(
+            format!("the uptime is {up} s: the clock was set back since the server started"),
+            "slew the clock instead of stepping it (chrony, systemd-timesyncd), and restart the server",
+        );
+    }
+    let (first, last) = match &server.clock {
+        Ok(samples) => samples,
+        Err(why) => return unknown(format!("TIME: {why}"), "grant the user +time"),
+    };
+    let interval = last.local_us - first.local_us;
+    let elapsed = last.server_us - first.server_us;
+    let blur = (first.round_trip + last.round_trip).as_micros() as i64 / 2;
+    let deviation = (elapsed - interval).abs() - blur;
+    let signed_ms = (elapsed - interval) as f64 / 1000.0;
+    let over = Duration::from_micros(interval.max(0).unsigned_abs());
+    if deviation > CLOCK_STEP_US {
+        return fail(
+            format!(
+                "the clock was off by {signed_ms:+.1} ms after {over:.1?}: it jumped or stands still"
+            ),
+            "slew the clock instead of stepping it (chrony, systemd-timesyncd); check the machine's clock \
+             source",
+        );
+    }
+    if deviation > interval / 100 + 2_000 {
+        return warn(
+            format!("the clock was off by {signed_ms:+.1} ms after {over:.1?}"),
+            "check the machine's clock source and its NTP client",
+        );
+    }
+    let offset = last.offset_us();
+    let skew = context.constants.skew.as_micros() as i64;
+    let ms = offset as f64 / 1000.0;
+    match offset.abs() - last.round_trip.as_micros() as i64 > skew {
+        true => warn(
+            format!(
+                "the clock differs by {ms:+.1} ms from that of this machine, more than the skew of {:?}",
+                context.constants.skew
+            ),
+            "synchronise both machines (NTP); until then, acquires of this machine may take another round \
+             trip",
+        ),
+        false => ok(format!("{ms:+.1} ms from the clock of this machine")),
+    }
+}
+
+fn latency(server: &ServerFacts, context: &Context) -> Verdict {
+    let (Some(max), Some(p50), Some(p99)) = (
+        server.latency.last(),
+        percentile(&server.latency, 50),
+        percentile(&server.latency, 99),
+    ) else {
+        return unknown("no round trip was measured", "");
+    };
+    let seen = format!(
+        "p50 {p50:.1?}, p99 {p99:.1?}, max {max:.1?} of {} round trips",
+        server.latency.len()
+    );
+    let limit = context.node_timeout;
+    let remedy = "check the network and the load of the server; or use a longer TTL, which allows requests to \
+                  take longer (5 % of it, at most 250 ms)";
+    if *max > limit {
+        return fail(format!("{seen}; a request may take {limit:?}"), remedy);
+    }
+    if p99 > limit / 2 {
+        return warn(format!("{seen}; a request may take {limit:?}"), remedy);
+    }
+    match context.ttl < p99 * 10 {
+        true => warn(
+            format!("{seen}; the TTL of {:?} is short for that", context.ttl),
+            "use a TTL of at least ten times the p99",
+        ),
+        false => ok(seen),
+    }
+}
+
+/// The value below which `percent` of the sorted values are.
+pub(super) fn percentile(sorted: &[Duration], percent: usize) -> Option<Duration> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get(last * percent / 100).copied()
+}
+
+fn slow_commands(server: &ServerFacts, context: &Context) -> Verdict {
+    let limit = context.node_timeout;
+    match &server.slow {
+        Err(why) => unknown(
+            format!("the slow log cannot be read: {why}"),
+            "grant the user +slowlog",
+        ),
+        Ok(Some(slow)) if slow.took > limit => warn(
+            format!(
+                "{} took {:.1?} within the last hour, and a request may take {limit:?}",
+                slow.command, slow.took
+            ),
+            format!(
+                "{} SLOWLOG GET; move such commands to another server, or make them smaller",
+                server.address.redis_cli()
+            ),
+        ),
+        Ok(Some(slow)) => ok(format!(
+            "the slowest command of the last hour took {:.1?}",
+            slow.took
+        )),
+        Ok(None) => ok("no slow command in the last hour"),
+    }
+}
+
+fn load(server: &ServerFacts, _: &Context) -> Verdict {
+    let used = |info: &Info| {
+        // The main thread executes the commands. Older servers show only the whole process.
+        let sum = |system: &str, user: &str| {
+            Some(info.number::<f64>(system)? + info.number::<f64>(user)?)
+        };
+        sum("used_cpu_sys_main_thread", "used_cpu_user_main_thread")
+            .or_else(|| sum("used_cpu_sys", "used_cpu_user"))
+    };
+    let (Some(before), Some(after)) = (used(&server.before), used(&server.after)) else {
+        return hidden("used_cpu_sys");
+    };
+    let part = (after - before) / server.interval.as_secs_f64().max(0.001);
+    let operations = server
+        .after
+        .text("instantaneous_ops_per_sec")
+        .map_or(String::new(), |n| format!(", {n} operations/s"));
+    let seen = format!("{:.0} % of a processor{operations}", part * 100.0);
+    match part > LOAD_WARN {
+        true => warn(
+            seen,
+            "move other users of this server elsewhere, or use a server of its own for locks",
+        ),
+        false => ok(seen),
+    }
+}
+
+fn clients(server: &ServerFacts, _: &Context) -> Verdict {
+    let info = &server.after;
+    let Some(connected) = info.number::<u64>("connected_clients") else {
+        return hidden("connected_clients");
+    };
+    let limit = info.number::<u64>("maxclients").or_else(|| {
+        let setting = server.config.get("maxclients")?;
+        setting.parse().ok()
+    });
+    let Some(limit) = limit else {
+        return hidden("maxclients");
+    };
+    let seen = format!("{connected} of {limit} connections");
+    let remedy = server.set(&format!("maxclients {}", limit.saturating_mul(2).max(1000)));
+    if let Some(refused) = server.growth("rejected_connections").filter(|n| *n > 0) {
+        let within = server.interval;
+        return warn(
+            format!("{seen}; {refused} were refused within {within:.1?}"),
+            remedy,
+        );
+    }
+    match connected as f64 / limit.max(1) as f64 > CLIENTS_WARN {
+        true => warn(seen, remedy),
+        false => ok(seen),
+    }
+}
+
+fn idle_timeout(server: &ServerFacts, _: &Context) -> Verdict {
+    match server.config.get("timeout").map(|text| text.parse::<u64>()) {
+        None | Some(Err(_)) => unknown(
+            "the server does not show `timeout` (CONFIG GET)",
+            "check the setting with your provider, or grant the user +config|get",
+        ),
+        Some(Ok(0)) => ok("idle connections stay open"),
+        Some(Ok(seconds)) => warn(
+            format!("the server closes connections that are idle for {seconds} s"),
+            server.set("timeout 0"),
+        ),
+    }
+}
+
+fn push(server: &ServerFacts, _: &Context) -> Verdict {
+    match &server.push {
+        Ok(()) => ok("a notification arrived"),
+        Err(why) => warn(
+            why.clone(),
+            "grant the user +subscribe, +publish and &leasehold:bell:*, and use a proxy that speaks RESP3",
+        ),
+    }
+}
+
+fn scripts(server: &ServerFacts, _: &Context) -> Verdict {
+    match &server.scripts {
+        Ok(()) => ok("EVAL and EVALSHA work"),
+        Err(why) => fail(
+            format!("the server refuses scripts: {why}"),
+            "grant the user +eval, +evalsha and +script|load, or use a server that runs scripts",
+        ),
+    }
+}
+
+fn version(server: &ServerFacts, _: &Context) -> Verdict {
+    let info = &server.after;
+    let Some(shown) = name_and_version(info) else {
+        return hidden("redis_version");
+    };
+    let number = info
+        .text("valkey_version")
+        .or_else(|| info.text("redis_version"));
+    let mut parts = number
+        .unwrap_or_default()
+        .split('.')
+        .map(|part| part.parse::<u32>().unwrap_or(0));
+    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    let is_valkey = info.text("valkey_version").is_some();
+    if version < OLDEST && !is_valkey {
+        return warn(
+            shown,
+            "update the server to Redis 6.2 or later, or to Valkey",
+        );
+    }
+    let native = match is_valkey {
+        true if version >= (9, 0) => "; releases use DELIFEQ",
+        false if version >= (8, 4) => "; releases use DELEX",
+        _ => "",
+    };
+    ok(format!("{shown}{native}"))
+}
+
+/// The program and its version.
+pub(crate) fn name_and_version(info: &Info) -> Option<String> {
+    match info.text("valkey_version") {
+        Some(valkey) => Some(format!("valkey {valkey}")),
+        None => Some(format!("redis {}", info.text("redis_version")?)),
+    }
+}
+
+fn constants(server: &ServerFacts, _: &Context) -> Verdict {
+    match &server.record {
+        None => unknown(
+            "the server's records could not be read",
+            "see `role` and `permissions`",
+        ),
+        Some(record) => match &record.other_constants {
+            Some((theirs, ours)) => fail(
+                format!(
+                    "on record: {}; this client: {}",
+                    differing(theirs, ours),
+                    differing(ours, theirs)
+                ),
+                "use the same values in all clients, or change those on record with `leasehold init \
+                 --replace`",
+            ),
+            None if record.has_epoch => ok("as on record"),
+            None => ok("none on record yet; the first client records them"),
+        },
+    }
+}
+
+/// The constants that others do not have: `restart guard 60s`.
+fn differing(constants: &str, others: &str) -> String {
+    let others: Vec<_> = others.split(' ').collect();
+    let differing = constants.split(' ').filter(|value| !others.contains(value));
+    let differing = differing.map(|value| value.replace(['_', '='], " "));
+    differing.collect::<Vec<_>>().join(", ")
+}
+
+fn leftovers(server: &ServerFacts, context: &Context) -> Verdict {
+    const SHOWN: usize = 3;
+    let locks = match &server.locks {
+        Ok(locks) => locks,
+        Err(why) => {
+            return unknown(
+                format!("the locks cannot be listed: {why}"),
+                "grant the user +scan",
+            );
+        }
+    };
+    let names = |names: Vec<String>| {
+        let more = names.len().saturating_sub(SHOWN);
+        let text = names.into_iter().take(SHOWN).collect::<Vec<_>>().join(", ");
+        match more {
+            0 => text,
+            more => format!("{text} and {more} more"),
+        }
+    };
+    if !locks.endless.is_empty() {
+        let name = &locks.endless[0];
+        return warn(
+            format!("locks without a TTL: {}", names(locks.endless.clone())),
+            format!(
+                "let the program that takes them set a TTL; `leasehold show {name}` shows the holder, and \
+                 `leasehold break {name}` releases it"
+            ),
+        );
+    }
+    if !locks.long.is_empty() {
+        let name = &locks.long[0].0;
+        let long = locks
+            .long
+            .iter()
+            .map(|(name, left)| format!("{name} ({} s left)", left.as_secs()));
+        let guard = context.constants.restart_guard.unwrap_or_default();
+        return warn(
+            format!(
+                "locks that outlive the restart guard of {guard:?}: {}",
+                names(long.collect())
+            ),
+            format!(
+                "use shorter TTLs, or a longer restart guard in all clients; `leasehold show {name}` shows \
+                 the holder"
+            ),
+        );
+    }
+    ok(match locks.count {
+        1 => "1 lock, which expires".to_owned(),
+        count => format!("{count} locks, all of which expire"),
+    })
+}
+
+/// A number of bytes, as the server's settings write it.
+pub(super) fn bytes(count: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)];
+    let unit = UNITS.iter().find(|(_, unit)| count >= *unit);
+    match unit {
+        None => format!("{count} bytes"),
+        Some((name, unit)) => match count % unit {
+            0 => format!("{}{name}", count / unit),
+            _ => format!("{:.1}{name}", count as f64 / *unit as f64),
+        },
+    }
+}

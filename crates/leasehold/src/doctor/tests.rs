@@ -1,0 +1,786 @@
+//! The judgements, as tables: a healthy server with one fault each.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::facts::{
+    Address, ClockSample, Context, Facts, FileSystem, Locks, Processes, Record, ServerFacts,
+    SetRecord, Slow, StoreFacts,
+};
+use super::{Check, Finding, Info, Report, Status, findings};
+use crate::node::{Constants, NodeError};
+
+/// What a healthy server shows. A test replaces some of the lines.
+const INFO: &str = "redis_version:7.0.15\nredis_mode:standalone\nrun_id:a1\nuptime_in_seconds:900\n\
+    connected_clients:5\nmaxclients:10000\nused_memory:1000\nused_memory_rss:2000\n\
+    total_system_memory:100000\nmaxmemory:0\nmaxmemory_policy:noeviction\n\
+    mem_not_counted_for_evict:0\nloading:0\nrdb_last_bgsave_status:ok\naof_enabled:1\n\
+    aof_last_bgrewrite_status:ok\naof_last_write_status:ok\naof_pending_bio_fsync:0\n\
+    aof_delayed_fsync:0\nrejected_connections:0\nevicted_keys:7\nlatest_fork_usec:300\nrole:master\n\
+    connected_slaves:0\nmaster_replid:h1\nused_cpu_sys:1.0\nused_cpu_user:1.0\n\
+    cluster_enabled:0\n";
+
+const MS: Duration = Duration::from_millis(1);
+
+/// INFO with other lines. A line without a value is hidden.
+fn info(changed: &[&str]) -> Info {
+    let mut lines: Vec<&str> = INFO.lines().collect();
+    for line in changed {
+        let field = line.split(':').next().unwrap_or_default();
+        lines.retain(|known| known.split(':').next() != Some(field));
+        lines.push(line);
+    }
+    Info::new(lines.join("\r\n"))
+}
+
+fn sample(at_us: i64, server_us: i64) -> ClockSample {
+    ClockSample {
+        local_us: at_us,
+        wall_us: 1_000_000_000 + at_us,
+        server_us: 1_000_000_000 + server_us,
+        round_trip: MS,
+    }
+}
+
+fn healthy() -> ServerFacts {
+    let settings = [("timeout", "0"), ("maxclients", "10000")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    ServerFacts {
+        address: Address::Tcp {
+            host: "127.0.0.1".into(),
+            port: 7000,
+        },
+        certificate: None,
+        user: Ok("default".into()),
+        denied: Vec::new(),
+        before: info(&[]),
+        after: info(&[]),
+        interval: Duration::from_secs(1),
+        config: BTreeMap::from(settings),
+        clock: Ok((sample(0, 0), sample(1_000_000, 1_000_000))),
+        latency: vec![MS; 200],
+        slow: Ok(None),
+        push: Ok(()),
+        scripts: Ok(()),
+        record: Some(Record {
+            votes_in: Duration::ZERO,
+            has_epoch: true,
+            other_constants: None,
+            set: Some(SetRecord {
+                id: "s1".into(),
+                nodes: 1,
+                labels: vec!["n0".into()],
+            }),
+        }),
+        locks: Ok(Locks::default()),
+    }
+}
+
+fn context(nodes: usize) -> Context {
+    Context {
+        labels: (0..nodes).map(|number| format!("n{number}")).collect(),
+        ttl: Duration::from_secs(10),
+        node_timeout: Duration::from_millis(250),
+        constants: Constants::for_nodes(nodes),
+    }
+}
+
+/// Judges servers.
+fn judge(servers: Vec<ServerFacts>) -> Vec<Finding> {
+    let context = context(servers.len());
+    let facts = servers.into_iter().map(|s| Facts::Server(Ok(Box::new(s))));
+    findings(&facts.collect::<Vec<_>>(), &context)
+}
+
+fn of(findings: &[Finding], check: Check) -> &Finding {
+    let of_it = findings.iter().filter(|finding| finding.check == check);
+    of_it
+        .max_by_key(|finding| finding.status)
+        .expect("a finding")
+}
+
+/// What a check finds at one server with a fault. Everything else is as it was.
+fn with(check: Check, change: impl FnOnce(&mut ServerFacts)) -> Finding {
+    let mut server = healthy();
+    change(&mut server);
+    of(&judge(vec![server]), check).clone()
+}
+
+fn with_info(check: Check, changed: &[&str]) -> Finding {
+    with(check, |server| server.after = info(changed))
+}
+
+#[test]
+fn a_healthy_server_passes_every_check() {
+    for found in judge(vec![healthy()]) {
+        assert_eq!(found.status, Status::Ok, "{found:?}");
+        assert!(found.remedy.is_empty(), "{found:?}");
+    }
+}
+
+#[test]
+fn faults_that_info_shows() {
+    use Status::{Fail, Ok, Warn};
+    for (check, changed, status, says) in [
+        (
+            Check::Role,
+            &["role:slave", "master_host:db", "master_port:7"][..],
+            Fail,
+            "db:7",
+        ),
+        (Check::Cluster, &["cluster_enabled:1"], Fail, "Cluster"),
+        (Check::Cluster, &["redis_mode:sentinel"], Fail, "Sentinel"),
+        (
+            Check::Replicas,
+            &["connected_slaves:1", "slave0:ip=h,lag=0"],
+            Warn,
+            "guard",
+        ),
+        (
+            Check::Replicas,
+            &["connected_slaves:2", "slave1:ip=h,lag=9"],
+            Warn,
+            "9 s behind",
+        ),
+        (
+            Check::SplitBrain,
+            &["connected_slaves:1"],
+            Warn,
+            "min-replicas-to-write 0",
+        ),
+        (
+            Check::SplitBrain,
+            &["connected_slaves:1", "min_slaves_good_slaves:1"],
+            Ok,
+            "refuses",
+        ),
+        (Check::Eviction, &["maxmemory:2097152"], Ok, "2mb"),
+        (
+            Check::Eviction,
+            &["maxmemory:2097152", "maxmemory_policy:volatile-lru"],
+            Warn,
+            "volatile-lru",
+        ),
+        (
+            Check::Eviction,
+            &[
+                "maxmemory:1",
+                "maxmemory_policy:allkeys-lru",
+                "evicted_keys:9",
+            ],
+            Fail,
+            "2 keys",
+        ),
+        (Check::Memory, &["maxmemory:1200"], Warn, "83 %"),
+        (Check::Memory, &["maxmemory:1055"], Warn, "95 %"),
+        (Check::Memory, &["maxmemory:1040"], Fail, "96 %"),
+        (
+            Check::Memory,
+            &["maxmemory:1040", "mem_not_counted_for_evict:500"],
+            Ok,
+            "48 %",
+        ),
+        (
+            Check::Memory,
+            &["used_memory_rss:70001"],
+            Warn,
+            "without a limit",
+        ),
+        (Check::Persistence, &["aof_enabled:0"], Fail, "restart"),
+        (
+            Check::Persistence,
+            &["rdb_last_bgsave_status:err"],
+            Fail,
+            "rdb_last",
+        ),
+        (
+            Check::Persistence,
+            &["aof_last_write_status:err"],
+            Fail,
+            "aof_last",
+        ),
+        (Check::Persistence, &["loading:1"], Warn, "loading"),
+        (Check::Fsync, &["latest_fork_usec:250001"], Warn, "fork"),
+        (Check::Fsync, &["aof_delayed_fsync:3"], Warn, "3 writes"),
+        // One look may see an fsync that is quick.
+        (Check::Fsync, &["aof_pending_bio_fsync:1"], Ok, "no stalls"),
+        (Check::Clock, &["uptime_in_seconds:-5"], Fail, "set back"),
+        (Check::Load, &["used_cpu_user:1.81"], Warn, "81 %"),
+        (Check::Load, &["used_cpu_user:1.79"], Ok, "79 %"),
+        (
+            Check::Clients,
+            &["connected_clients:8001"],
+            Warn,
+            "8001 of 10000",
+        ),
+        (
+            Check::Clients,
+            &["rejected_connections:4"],
+            Warn,
+            "4 were refused",
+        ),
+        (Check::Version, &["redis_version:6.0.16"], Warn, "6.0.16"),
+        (Check::Version, &["redis_version:6.2.0"], Ok, "6.2.0"),
+        (Check::Version, &["redis_version:8.4.0"], Ok, "DELEX"),
+        (Check::Version, &["valkey_version:9.0.1"], Ok, "DELIFEQ"),
+    ] {
+        let found = with_info(check, changed);
+        assert_eq!(found.status, status, "{changed:?}: {found:?}");
+        assert!(found.seen.contains(says), "{changed:?}: {found:?}");
+        assert_eq!(found.remedy.is_empty(), status == Ok, "{found:?}");
+    }
+}
+
+/// What a provider hides is unknown: neither fine nor an alarm.
+#[test]
+fn what_is_hidden_is_unknown() {
+    for (check, field) in [
+        (Check::Role, "role"),
+        (Check::Replicas, "connected_slaves"),
+        (Check::SplitBrain, "connected_slaves"),
+        (Check::Eviction, "maxmemory"),
+        (Check::Memory, "used_memory"),
+        (Check::Memory, "maxmemory"),
+        (Check::Memory, "total_system_memory"),
+        (Check::Persistence, "aof_enabled"),
+        (Check::Fsync, "latest_fork_usec"),
+        (Check::Load, "used_cpu_sys"),
+        (Check::Clients, "connected_clients"),
+        (Check::Version, "redis_version"),
+    ] {
+        let found = with_info(check, &[field]);
+        assert_eq!(found.status, Status::Unknown, "{field}: {found:?}");
+        assert!(found.seen.contains(field), "{found:?}");
+        // Some services show the name of the field without its value.
+        let found = with_info(check, &[&format!("{field}:")]);
+        assert_eq!(found.status, Status::Unknown, "{field}: {found:?}");
+    }
+    let policy = with_info(Check::Eviction, &["maxmemory:1000", "maxmemory_policy:"]);
+    assert_eq!(policy.status, Status::Unknown, "{policy:?}");
+    let hidden = with(Check::IdleTimeout, |server| server.config.clear());
+    assert_eq!(hidden.status, Status::Unknown, "{hidden:?}");
+    // A server that shows nothing at all.
+    let nothing = with(Check::Cluster, |server| {
+        (server.before, server.after) = (Info::default(), Info::default());
+    });
+    assert_eq!(nothing.status, Status::Unknown, "{nothing:?}");
+    let mut server = healthy();
+    (server.before, server.after) = (Info::default(), Info::default());
+    for found in judge(vec![server.clone(), server]) {
+        let not_from_info = matches!(found.check, Check::Quorum | Check::Set);
+        assert!(
+            found.status <= Status::Unknown || not_from_info,
+            "{found:?}"
+        );
+    }
+}
+
+#[test]
+fn faults_of_one_server() {
+    use Status::{Fail, Ok, Unknown, Warn};
+    type Change = fn(&mut ServerFacts);
+    const DAY: Duration = Duration::from_secs(86_400);
+    fn remote(server: &mut ServerFacts) {
+        server.address = Address::Tcp {
+            host: "10.0.0.1".into(),
+            port: 6379,
+        };
+    }
+    fn expiring(server: &mut ServerFacts, left: Duration) {
+        server.address = Address::Tls {
+            host: "10.0.0.1".into(),
+            port: 6379,
+        };
+        server.certificate = Some(Result::Ok(left));
+    }
+    fn record(server: &mut ServerFacts) -> &mut Record {
+        server.record.as_mut().expect("a record")
+    }
+    for (number, (check, change, status, says)) in [
+        (Check::Tls, remote as Change, Warn, "plain TCP to another"),
+        (
+            Check::Tls,
+            |s| s.address = Address::Socket("/s".into()),
+            Ok,
+            "socket",
+        ),
+        (Check::Tls, |s| expiring(s, 31 * DAY), Ok, "31 days"),
+        (Check::Tls, |s| expiring(s, 29 * DAY), Warn, "29 days"),
+        (Check::Tls, |s| expiring(s, 2 * DAY), Fail, "2 days"),
+        (
+            Check::Permissions,
+            |s| s.denied.push("+set".into()),
+            Fail,
+            "+set",
+        ),
+        (
+            Check::Restart,
+            |s| record(s).votes_in = 1500 * MS,
+            Warn,
+            "in 2 s",
+        ),
+        (Check::Restart, |s| s.record = None, Unknown, "records"),
+        (
+            Check::Constants,
+            |s| record(s).other_constants = Some(("b=1 a_c=1".into(), "b=1 a_c=2".into())),
+            Fail,
+            "on record: a c 1; this client: a c 2",
+        ),
+        (Check::Latency, |s| s.latency = vec![], Unknown, ""),
+        (
+            Check::Latency,
+            |s| s.latency = vec![130 * MS; 9],
+            Warn,
+            "p99 130",
+        ),
+        (
+            Check::Latency,
+            |s| *s.latency.last_mut().expect("one") = 251 * MS,
+            Fail,
+            "max 251",
+        ),
+        (
+            Check::SlowCommands,
+            |s| s.slow = Err("NOPERM".into()),
+            Unknown,
+            "NOPERM",
+        ),
+        (
+            Check::SlowCommands,
+            |s| {
+                s.slow = Result::Ok(Some(Slow {
+                    command: "KEYS".into(),
+                    took: 251 * MS,
+                }));
+            },
+            Warn,
+            "KEYS",
+        ),
+        (
+            Check::IdleTimeout,
+            |s| drop(s.config.insert("timeout".into(), "60".into())),
+            Warn,
+            "60 s",
+        ),
+        (
+            Check::SplitBrain,
+            |s| {
+                s.after = info(&["connected_slaves:1"]);
+                s.config.insert("min-replicas-to-write".into(), "1".into());
+                s.config.insert("min-replicas-max-lag".into(), "10".into());
+            },
+            Warn,
+            "max-lag is 10 s",
+        ),
+        (
+            Check::Push,
+            |s| s.push = Err("no RESP3".into()),
+            Warn,
+            "no RESP3",
+        ),
+        (
+            Check::Scripts,
+            |s| s.scripts = Err("NOPERM".into()),
+            Fail,
+            "NOPERM",
+        ),
+        (
+            Check::Leftovers,
+            |s| s.locks = Err("NOPERM".into()),
+            Unknown,
+            "NOPERM",
+        ),
+        (
+            Check::Leftovers,
+            |s| {
+                s.locks = Result::Ok(Locks {
+                    count: 5,
+                    endless: ["a", "b", "c", "d"].map(str::to_owned).into(),
+                    long: Vec::new(),
+                });
+            },
+            Warn,
+            "a, b, c and 1 more",
+        ),
+        (
+            Check::Leftovers,
+            |s| {
+                s.locks = Result::Ok(Locks {
+                    count: 1,
+                    endless: Vec::new(),
+                    long: vec![("x".into(), DAY)],
+                });
+            },
+            Warn,
+            "x (86400 s left)",
+        ),
+        (
+            Check::Clock,
+            |s| s.clock = Err("NOPERM".into()),
+            Unknown,
+            "NOPERM",
+        ),
+        // 1 % of a second, 2 ms, and half of the round trips.
+        (
+            Check::Clock,
+            |s| s.clock = Result::Ok((sample(0, 0), sample(1_000_000, 1_012_900))),
+            Ok,
+            "from the clock",
+        ),
+        (
+            Check::Clock,
+            |s| s.clock = Result::Ok((sample(0, 0), sample(1_000_000, 986_900))),
+            Warn,
+            "-13.1 ms",
+        ),
+        (
+            Check::Clock,
+            |s| s.clock = Result::Ok((sample(0, 0), sample(1_000_000, 1_102_000))),
+            Fail,
+            "+102.0 ms",
+        ),
+        (
+            Check::Clock,
+            |s| s.clock = Result::Ok((sample(0, 20_000_000), sample(1_000_000, 21_000_000))),
+            Warn,
+            "more than the skew",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let found = with(check, change);
+        assert_eq!(found.status, status, "case {number}: {found:?}");
+        assert!(found.seen.contains(says), "case {number}: {found:?}");
+    }
+    let pending = || info(&["aof_pending_bio_fsync:1"]);
+    let found = with(Check::Fsync, |s| {
+        (s.before, s.after) = (pending(), pending())
+    });
+    assert_eq!(found.status, Warn, "{found:?}");
+}
+
+/// A server of three, with an identity of its own.
+fn member(number: usize) -> ServerFacts {
+    let mut server = healthy();
+    server.after = info(&[
+        &format!("run_id:r{number}"),
+        &format!("master_replid:h{number}"),
+    ]);
+    server.record.as_mut().expect("a record").set = Some(SetRecord {
+        id: "s1".into(),
+        nodes: 3,
+        labels: vec!["n0".into(), "n1".into(), "n2".into()],
+    });
+    server
+}
+
+#[test]
+fn faults_of_several_servers() {
+    type Change = fn(&mut [ServerFacts]);
+    fn set(server: &mut ServerFacts) -> &mut SetRecord {
+        let record = server.record.as_mut().expect("a record");
+        record.set.as_mut().expect("a set")
+    }
+    fn ahead(server: &mut ServerFacts, us: i64) {
+        server.clock = Ok((sample(0, us), sample(1_000_000, 1_000_000 + us)));
+    }
+    use Status::{Fail, Ok as Fine, Unknown, Warn};
+    for (number, (check, change, status, says)) in [
+        (Check::SameServer, (|_| {}) as Change, Fine, "3 different"),
+        (
+            Check::SameServer,
+            |all| all[2].after = all[0].after.clone(),
+            Fail,
+            "n0 and n2",
+        ),
+        (
+            Check::SameServer,
+            |all| all[1].after = info(&["run_id:"]),
+            Unknown,
+            "run_id",
+        ),
+        (Check::Related, |_| {}, Fine, "independent"),
+        (
+            Check::Related,
+            |all| all[1].after = info(&["run_id:r1", "master_replid:h0"]),
+            Fail,
+            "n0 and n1",
+        ),
+        (
+            Check::Related,
+            |all| {
+                all[2].after = info(&[
+                    "run_id:r2",
+                    "master_replid:h2",
+                    "role:slave",
+                    "master_host:127.0.0.1",
+                    "master_port:7000",
+                ]);
+            },
+            Fail,
+            "n0 and n2",
+        ),
+        (
+            Check::Related,
+            |all| all[1].after = info(&["run_id:r1", "master_replid:"]),
+            Unknown,
+            "master_replid",
+        ),
+        (Check::Set, |_| {}, Fine, "3 nodes"),
+        (Check::Set, |all| set(&mut all[0]).nodes = 5, Fail, "n0 has"),
+        (
+            Check::Set,
+            |all| {
+                set(&mut all[2]).id = "s2".into();
+                set(&mut all[2]).labels = vec!["x".into()];
+            },
+            Fail,
+            "n2 has [x]",
+        ),
+        (
+            Check::Set,
+            |all| {
+                all.iter_mut()
+                    .for_each(|one| set(one).labels[0] = "alias".into())
+            },
+            Warn,
+            "alias",
+        ),
+        (
+            Check::Set,
+            |all| all[1].record.as_mut().expect("a record").set = None,
+            Fine,
+            "joins",
+        ),
+        (
+            Check::Set,
+            |all| all[1].record = None,
+            Unknown,
+            "could not be read",
+        ),
+        (Check::Clock, |all| ahead(&mut all[1], 4_900_000), Fine, ""),
+        (
+            Check::Clock,
+            |all| ahead(&mut all[1], 5_100_000),
+            Warn,
+            "behind n1",
+        ),
+        (
+            Check::Clock,
+            |all| ahead(&mut all[1], -10_100_000),
+            Fail,
+            "n1 is",
+        ),
+        (Check::Quorum, |_| {}, Fine, "one node may fail"),
+        (
+            Check::Quorum,
+            |all| all[0].after = info(&["role:slave"]),
+            Warn,
+            "no node may fail now",
+        ),
+        (
+            Check::Quorum,
+            |all| all[0].record = None,
+            Warn,
+            "n0 does not",
+        ),
+        (
+            Check::Quorum,
+            |all| {
+                for one in all {
+                    one.record.as_mut().expect("a record").votes_in = 1500 * MS;
+                }
+            },
+            Fail,
+            "votes in 2 s",
+        ),
+        // The restart guard covers what a restart forgets.
+        (
+            Check::Persistence,
+            |all| all[0].after = info(&["aof_enabled:0"]),
+            Fine,
+            "does not vote for 60s",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut servers: Vec<_> = (0..3).map(member).collect();
+        change(&mut servers);
+        let all = judge(servers);
+        let found = of(&all, check);
+        assert_eq!(found.status, status, "case {number}: {found:?}");
+        let mut of_check = all.iter().filter(|found| found.check == check);
+        assert!(
+            of_check.any(|found| found.seen.contains(says)),
+            "case {number}: {found:?}"
+        );
+    }
+}
+
+#[test]
+fn an_even_number_of_nodes_is_a_warning() {
+    for (nodes, status) in [
+        (1, Status::Ok),
+        (2, Status::Warn),
+        (3, Status::Ok),
+        (4, Status::Warn),
+    ] {
+        let found = judge((0..nodes).map(member).collect());
+        let found = of(&found, Check::Quorum);
+        assert_eq!(found.status, status, "{nodes}: {found:?}");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_be_examined_has_one_finding() {
+    for (error, check) in [
+        (NodeError::unreachable("refused"), Check::Reach),
+        (NodeError::TimedOut { after: MS }, Check::Reach),
+        (NodeError::WrongPassword, Check::Auth),
+        (
+            NodeError::Tls {
+                why: "expired".into(),
+            },
+            Check::Tls,
+        ),
+    ] {
+        let facts = [
+            Facts::Server(Err(error.clone())),
+            Facts::Server(Ok(Box::new(member(1)))),
+            Facts::Server(Ok(Box::new(member(2)))),
+        ];
+        let found = findings(&facts, &context(3));
+        let mut of_node = found.iter().filter(|f| f.node.as_deref() == Some("n0"));
+        let only = of_node.next().expect("a finding");
+        assert_eq!((only.check, only.status), (check, Status::Fail), "{only:?}");
+        assert!(of_node.next().is_none(), "{found:?}");
+        assert_eq!(of(&found, Check::Quorum).status, Status::Warn);
+        let report = |findings| Report {
+            nodes: context(3).labels,
+            findings,
+        };
+        assert!(report(found).is_reachable());
+        let facts = [
+            Facts::Server(Err(error.clone())),
+            Facts::Server(Err(error)),
+            Facts::Server(Ok(Box::new(member(2)))),
+        ];
+        assert!(!report(findings(&facts, &context(3))).is_reachable());
+    }
+}
+
+#[test]
+fn faults_of_a_store() {
+    use Status::{Fail, Ok as Fine, Unknown, Warn};
+    type Change = fn(&mut StoreFacts);
+    for (number, (check, change, status)) in [
+        (Check::Reach, (|_| {}) as Change, Fine),
+        (
+            Check::Reach,
+            |s| s.opened = Err(NodeError::Unanswered),
+            Fail,
+        ),
+        (
+            Check::Quorum,
+            |s| s.opened = Err(NodeError::Unanswered),
+            Fail,
+        ),
+        (Check::StoreAccess, |_| {}, Fine),
+        (
+            Check::StoreAccess,
+            |s| s.modes = Some((0o660, 0o2770)),
+            Fine,
+        ),
+        (Check::StoreAccess, |s| s.modes = Some((0o644, 0o700)), Warn),
+        (Check::StoreAccess, |s| s.modes = Some((0o600, 0o777)), Warn),
+        (
+            Check::StoreAccess,
+            |s| s.modes = Some((0o600, 0o1777)),
+            Fine,
+        ),
+        (Check::StoreAccess, |s| s.modes = None, Unknown),
+        (
+            Check::StoreLocation,
+            |s| s.file_system = Ok(FileSystem::Network("nfs")),
+            Fail,
+        ),
+        (
+            Check::StoreLocation,
+            |s| s.file_system = Ok(FileSystem::Memory),
+            Warn,
+        ),
+        (
+            Check::StoreLocation,
+            |s| s.file_system = Err("no".into()),
+            Unknown,
+        ),
+        (
+            Check::StoreSpace,
+            |s| s.space = Ok((99 << 20, 1 << 40)),
+            Warn,
+        ),
+        (
+            Check::StoreSpace,
+            |s| s.space = Ok((4 << 20, 1 << 40)),
+            Fail,
+        ),
+        (Check::StoreSpace, |s| s.space = Err("no".into()), Unknown),
+        (Check::StoreProcesses, |_| {}, Fine),
+        (
+            Check::StoreProcesses,
+            |s| {
+                s.processes = Ok(Processes {
+                    visible: false,
+                    elsewhere: 0,
+                })
+            },
+            Warn,
+        ),
+        (
+            Check::StoreProcesses,
+            |s| {
+                s.processes = Ok(Processes {
+                    visible: true,
+                    elsewhere: 2,
+                })
+            },
+            Warn,
+        ),
+        (
+            Check::StoreProcesses,
+            |s| s.processes = Err("no".into()),
+            Unknown,
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut store = StoreFacts {
+            path: "/var/lib/locks.db".into(),
+            opened: Ok(()),
+            modes: Some((0o600, 0o700)),
+            file_system: Ok(FileSystem::Local),
+            space: Ok((1 << 40, 1 << 41)),
+            processes: Ok(Processes {
+                visible: true,
+                elsewhere: 0,
+            }),
+        };
+        change(&mut store);
+        let found = findings(&[Facts::Store(Box::new(store))], &context(1));
+        let found = of(&found, check);
+        assert_eq!(found.status, status, "case {number}: {found:?}");
+    }
+}
+
+#[test]
+fn ids_are_unique() {
+    let mut ids = std::collections::BTreeSet::new();
+    for check in Check::ALL {
+        assert!(ids.insert(check.id()), "{check} is there twice");
+        assert_eq!(Check::from_id(check.id()), Some(*check));
+    }
+    assert_eq!(Check::from_id("nothing"), None);
+}

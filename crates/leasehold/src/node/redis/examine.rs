@@ -1,0 +1,511 @@
+//! Reads what [`doctor`](crate::doctor) wants to know of a server, over connections of its own. Changes
+//! no key.
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::Duration;
+
+use redis::{ConnectionAddr, ErrorKind, Pipeline, ProtocolVersion, Value};
+
+use super::connection::Connection;
+use super::reply::{bytes, connection_error, server_error};
+use super::session::Keys;
+use super::{Target, init, scripts, survey};
+use crate::base::clock::Clock;
+use crate::base::name::{Name, shown};
+use crate::doctor::facts::{Address, ClockSample, Locks, ServerFacts, Slow};
+use crate::doctor::{Info, NodeFacts, name_and_version};
+use crate::node::{NodeError, NodeSettings};
+
+/// The time between the two looks at counters and clocks.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How many round trips are timed, and for how long at most.
+const ROUND_TRIPS: usize = 200;
+const ROUND_TRIPS_WITHIN: Duration = Duration::from_secs(3);
+/// How often a clock is read for one sample.
+const CLOCK_READS: usize = 5;
+/// How long a listing of the locks may take.
+const LISTING_WITHIN: Duration = Duration::from_secs(5);
+/// How far back entries of the slow log count.
+const SLOW_WITHIN_S: u64 = 3600;
+/// The settings to read. The names are those of Redis 5 and later.
+const SETTINGS: [&str; 4] = [
+    "timeout",
+    "maxclients",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+];
+/// A script that does nothing.
+const NOTHING: &str = "return 1";
+
+/// A connection to examine a server.
+struct Probe<'t> {
+    target: &'t Target,
+    connection: Connection,
+    /// Whether the server can push messages.
+    pushes: bool,
+    timeout: Duration,
+    clock: Clock,
+}
+
+/// Reads everything. Takes a second or a little more.
+pub(crate) async fn examine(
+    target: &Target,
+    settings: &NodeSettings,
+) -> Result<ServerFacts, NodeError> {
+    let probe = Probe::open(target, settings).await?;
+    let started = probe.clock.now();
+    let before = probe.info().await?;
+    let first = probe.time().await;
+    let config = probe.settings().await?;
+    let user = probe.user().await?;
+    let denied = probe.denied(settings).await?;
+    let scripts = probe.scripts(&Keys::new(&settings.prefix)).await?;
+    let push = probe.push().await?;
+    let slow = probe.slow().await?;
+    let record = init::on_record(target.clone(), settings).await.ok();
+    let locks = probe.locks(settings).await;
+    let latency = probe.round_trips(ROUND_TRIPS, ROUND_TRIPS_WITHIN).await?;
+    let certificate = target.certificate().await;
+    probe.clock.sleep_until(started + INTERVAL).await;
+    let after = probe.info().await?;
+    let interval = probe.clock.now().saturating_duration_since(started);
+    let clock = match (first, probe.time().await) {
+        (Ok(first), Ok(last)) => Ok((first, last)),
+        (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
+    };
+    Ok(ServerFacts {
+        address: target.address(),
+        certificate,
+        user,
+        denied,
+        before,
+        after,
+        interval,
+        config,
+        clock,
+        latency,
+        slow,
+        push,
+        scripts,
+        record: record.map(|(record, _)| record),
+        locks,
+    })
+}
+
+/// The state of a server at a glance.
+pub(crate) async fn glance(
+    target: &Target,
+    settings: &NodeSettings,
+) -> Result<NodeFacts, NodeError> {
+    let probe = Probe::open(target, settings).await?;
+    let info = probe.info().await?;
+    let time = probe.time().await.ok();
+    let record = init::on_record(target.clone(), settings).await;
+    let is_replica = info.text("role") == Some("slave");
+    let record = match record {
+        Ok(record) => Some(record),
+        Err(NodeError::ReadOnly) => None,
+        Err(error) => return Err(error),
+    };
+    Ok(NodeFacts {
+        role: info.text("role").map(|role| match role {
+            "slave" => "replica".to_owned(),
+            role => shown(role.as_bytes()),
+        }),
+        version: name_and_version(&info).map(|version| shown(version.as_bytes())),
+        up: info.number("uptime_in_seconds").map(Duration::from_secs),
+        epoch_age: record.as_ref().and_then(|(_, age)| *age),
+        votes_in: record
+            .filter(|_| !is_replica)
+            .map(|(record, _)| record.votes_in),
+        clock_offset_us: time.map(|time| time.offset_us()),
+        latency: time.map(|time| time.round_trip),
+    })
+}
+
+/// Times some round trips. Returns them sorted.
+pub(crate) async fn round_trips(
+    target: &Target,
+    settings: &NodeSettings,
+    count: usize,
+) -> Result<Vec<Duration>, NodeError> {
+    let probe = Probe::open(target, settings).await?;
+    probe.round_trips(count, ROUND_TRIPS_WITHIN).await
+}
+
+/// Removes all that a server knows of names that nobody will use again.
+pub(crate) async fn forget(
+    target: &Target,
+    settings: &NodeSettings,
+    names: &[Name],
+) -> Result<(), NodeError> {
+    let probe = Probe::open(target, settings).await?;
+    let mut delete = Pipeline::new();
+    for name in names {
+        // One key in each command: in a cluster or behind a proxy, keys may be apart.
+        delete.cmd("DEL").arg(name.as_bytes());
+        delete.cmd("DEL").arg(scripts::fence_key(name));
+        delete.cmd("DEL").arg(scripts::since_key(name));
+        delete.cmd("DEL").arg(scripts::line_key(name));
+        delete.cmd("DEL").arg(scripts::readers_key(name));
+    }
+    let replies = probe.exchange(&delete).await?;
+    let refused = replies.iter().find_map(|reply| match reply {
+        Value::ServerError(error) => Some(server_error(error)),
+        _ => None,
+    });
+    refused.map_or(Ok(()), Err)
+}
+
+impl Target {
+    fn address(&self) -> Address {
+        match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => Address::Tcp {
+                host: host.clone(),
+                port: *port,
+            },
+            ConnectionAddr::TcpTls { host, port, .. } => Address::Tls {
+                host: host.clone(),
+                port: *port,
+            },
+            address => Address::Socket(address.to_string()),
+        }
+    }
+
+    /// How long the server's certificate is valid. `None` without TLS.
+    async fn certificate(&self) -> Option<Result<Duration, String>> {
+        match self.address() {
+            Address::Tls { host, port } => Some(self.tls.certificate_left(&host, port).await),
+            _ => None,
+        }
+    }
+}
+
+impl<'t> Probe<'t> {
+    async fn open(target: &'t Target, settings: &NodeSettings) -> Result<Self, NodeError> {
+        let timeout = settings.connect_timeout;
+        let opening = async {
+            match target.open(ProtocolVersion::RESP3, Weak::new()).await {
+                Err(error) if error.kind() == ErrorKind::RESP3NotSupported => {
+                    let opened = target.open(ProtocolVersion::RESP2, Weak::new()).await;
+                    opened.map(|connection| (connection, false))
+                }
+                opened => opened.map(|connection| (connection, true)),
+            }
+        };
+        let opened = tokio::time::timeout(timeout, opening).await;
+        let opened = opened.map_err(|_| NodeError::TimedOut { after: timeout })?;
+        let (connection, pushes) = opened.map_err(|error| connection_error(&error))?;
+        Ok(Self {
+            target,
+            connection,
+            pushes,
+            timeout,
+            clock: settings.clock.clone(),
+        })
+    }
+
+    async fn exchange(&self, pipeline: &Pipeline) -> Result<Vec<Value>, NodeError> {
+        self.connection
+            .exchange_within(pipeline, self.timeout)
+            .await
+    }
+
+    /// Sends one command. An error of the server is a value.
+    async fn ask(&self, words: &[&str]) -> Result<Value, NodeError> {
+        let mut pipeline = Pipeline::new();
+        let mut words = words.iter();
+        let command = pipeline.cmd(words.next().copied().unwrap_or_default());
+        for word in words {
+            command.arg(*word);
+        }
+        let reply = self.exchange(&pipeline).await?.pop();
+        Ok(reply.unwrap_or(Value::Nil))
+    }
+
+    /// INFO. Empty if this user may not read it; an error if the server cannot work now.
+    async fn info(&self) -> Result<Info, NodeError> {
+        let text = match self.ask(&["INFO"]).await? {
+            Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
+            Value::VerbatimString { text, .. } => text,
+            Value::ServerError(error) => match server_error(&error) {
+                NodeError::NoPermission { .. } | NodeError::Refused { .. } => String::new(),
+                error => return Err(error),
+            },
+            _ => String::new(),
+        };
+        Ok(Info::new(text))
+    }
+
+    /// Reads the server's clock.
+    async fn time(&self) -> Result<ClockSample, NodeError> {
+        let mut best: Option<ClockSample> = None;
+        for _ in 0..CLOCK_READS {
+            let (start, wall) = (self.clock.now(), self.clock.unix_us());
+            let reply = self.ask(&["TIME"]).await?;
+            let round_trip = self.clock.now().saturating_duration_since(start);
+            let server_us = match &reply {
+                Value::ServerError(error) => return Err(server_error(error)),
+                Value::Array(parts) => init::read_time(parts),
+                _ => 0,
+            };
+            let half = round_trip.as_micros() as i64 / 2;
+            let sample = ClockSample {
+                local_us: (start.as_nanos() / 1000) as i64 + half,
+                wall_us: wall as i64 + half,
+                server_us: server_us as i64,
+                round_trip,
+            };
+            if best.is_none_or(|best| round_trip < best.round_trip) {
+                best = Some(sample);
+            }
+        }
+        best.ok_or(NodeError::Unanswered)
+    }
+
+    /// The settings that this user may read.
+    async fn settings(&self) -> Result<BTreeMap<String, String>, NodeError> {
+        let mut ask = Pipeline::new();
+        for setting in SETTINGS {
+            ask.cmd("CONFIG").arg("GET").arg(setting);
+        }
+        let mut settings = BTreeMap::new();
+        for (setting, reply) in SETTINGS.iter().zip(self.exchange(&ask).await?) {
+            let value = match &reply {
+                Value::Array(pair) => pair.get(1).and_then(bytes),
+                Value::Map(pairs) => pairs.first().and_then(|(_, value)| bytes(value)),
+                _ => None,
+            };
+            if let Some(value) = value.filter(|value| !value.is_empty()) {
+                let value = String::from_utf8_lossy(value).into_owned();
+                settings.insert((*setting).to_owned(), value);
+            }
+        }
+        Ok(settings)
+    }
+
+    async fn user(&self) -> Result<Result<String, String>, NodeError> {
+        Ok(match self.ask(&["ACL", "WHOAMI"]).await? {
+            Value::ServerError(error) => Err(said(&error)),
+            reply => Ok(shown(bytes(&reply).unwrap_or_default())),
+        })
+    }
+
+    /// What the user may not do. Every command that locks need is sent in a form that changes nothing: on
+    /// a key that does not exist, or of another type. A server checks permissions before it looks at keys.
+    async fn denied(&self, settings: &NodeSettings) -> Result<Vec<String>, NodeError> {
+        let random = format!("{:016x}", fastrand::u64(..));
+        let absent = format!("leasehold:doctor:{random}");
+        let epoch = String::from_utf8_lossy(&Keys::new(&settings.prefix).epoch).into_owned();
+        let has_epoch = matches!(self.ask(&["EXISTS", &epoch]).await?, Value::Int(1));
+        let mut probes: Vec<(&str, Vec<&str>)> = vec![
+            ("+info", vec!["INFO", "server"]),
+            ("+time", vec!["TIME"]),
+            ("+get", vec!["GET", &absent]),
+            ("+mget", vec!["MGET", &absent]),
+            ("+set", vec!["SET", &absent, "x", "XX"]),
+            ("+setrange", vec!["SETRANGE", &absent, "0", ""]),
+            ("+del", vec!["DEL", &absent]),
+            ("+exists", vec!["EXISTS", &absent]),
+            ("+pexpire", vec!["PEXPIRE", &absent, "1"]),
+            ("+pttl", vec!["PTTL", &absent]),
+            ("+zadd", vec!["ZADD", &absent, "XX", "1", "x"]),
+            ("+zrem", vec!["ZREM", &absent, "x"]),
+            ("+zrange", vec!["ZRANGE", &absent, "0", "0"]),
+            ("+zrangebyscore", vec!["ZRANGEBYSCORE", &absent, "0", "0"]),
+            (
+                "+zremrangebyscore",
+                vec!["ZREMRANGEBYSCORE", &absent, "0", "0"],
+            ),
+            ("+zscore", vec!["ZSCORE", &absent, "x"]),
+            ("+zrank", vec!["ZRANK", &absent, "x"]),
+            ("+zcard", vec!["ZCARD", &absent]),
+            ("+hget", vec!["HGET", &absent, "x"]),
+            ("+hdel", vec!["HDEL", &absent, "x"]),
+        ];
+        if has_epoch {
+            // The record is text, so these are refused, whoever asks.
+            probes.push(("+incr", vec!["INCR", &epoch]));
+            probes.push(("+hset", vec!["HSET", &epoch, "x", "x"]));
+        }
+        let prefix = String::from_utf8_lossy(&settings.prefix);
+        let name = format!("{prefix}leasehold-doctor/{random}");
+        let keys = format!("~{prefix}*");
+        if !prefix.is_empty() {
+            probes.push((&keys, vec!["SET", &name, "x", "XX"]));
+        }
+        let mut pipeline = Pipeline::new();
+        for (_, words) in &probes {
+            let command = pipeline.cmd(words[0]);
+            for word in &words[1..] {
+                command.arg(*word);
+            }
+        }
+        let replies = self.exchange(&pipeline).await?;
+        let mut denied = Vec::new();
+        for ((what, _), reply) in probes.iter().zip(replies) {
+            let Value::ServerError(error) = reply else {
+                continue;
+            };
+            if let NodeError::NoPermission { why } = server_error(&error) {
+                let is_key = why.contains("key");
+                let what = match is_key && what.starts_with('+') {
+                    true => "~leasehold:*",
+                    false => what,
+                };
+                if !denied.iter().any(|known| known == what) {
+                    denied.push(what.to_owned());
+                }
+            }
+        }
+        Ok(denied)
+    }
+
+    /// Whether the server runs scripts, as text and by their digest.
+    async fn scripts(&self, keys: &Keys) -> Result<Result<(), String>, NodeError> {
+        let mut ask = Pipeline::new();
+        ask.cmd("EVAL")
+            .arg("return redis.call('EXISTS', KEYS[1])")
+            .arg(1)
+            .arg(&keys.epoch);
+        ask.cmd("SCRIPT").arg("LOAD").arg(NOTHING);
+        let replies = self.exchange(&ask).await?;
+        for reply in &replies {
+            if let Value::ServerError(error) = reply {
+                return Ok(Err(said(error)));
+            }
+        }
+        let digest = replies.last().and_then(bytes).unwrap_or_default();
+        let digest = String::from_utf8_lossy(digest).into_owned();
+        Ok(match self.ask(&["EVALSHA", &digest, "0"]).await? {
+            Value::ServerError(error) => Err(said(&error)),
+            _ => Ok(()),
+        })
+    }
+
+    /// Whether a notification arrives: subscribes on a connection of its own, and publishes to itself.
+    async fn push(&self) -> Result<Result<(), String>, NodeError> {
+        if !self.pushes {
+            return Ok(Err("the server does not speak RESP3".into()));
+        }
+        let channel = format!("leasehold:bell:doctor:{:016x}", fastrand::u64(..));
+        let subscribing = self.connection.subscribe(&channel);
+        let subscribed = tokio::time::timeout(self.timeout, subscribing).await;
+        match subscribed.map_err(|_| NodeError::TimedOut {
+            after: self.timeout,
+        })?? {
+            Some(Value::ServerError(error)) => {
+                return Ok(Err(format!("SUBSCRIBE is refused: {}", said(&error))));
+            }
+            Some(_) => return Ok(Err("SUBSCRIBE is not answered as expected".into())),
+            None => {}
+        }
+        let published = self.ask(&["PUBLISH", &channel, "x"]).await?;
+        Ok(match published {
+            Value::Int(1) => Ok(()),
+            Value::Int(count) => Err(format!(
+                "PUBLISH reached {count} subscribers instead of one"
+            )),
+            Value::ServerError(error) => Err(format!("PUBLISH is refused: {}", said(&error))),
+            _ => Err("PUBLISH is not answered as expected".into()),
+        })
+    }
+
+    /// The slowest command of the last hour.
+    async fn slow(&self) -> Result<Result<Option<Slow>, String>, NodeError> {
+        let mut ask = Pipeline::new();
+        ask.cmd("TIME");
+        ask.cmd("SLOWLOG").arg("GET").arg(128);
+        let replies = self.exchange(&ask).await?;
+        let now_s = match replies.first() {
+            Some(Value::Array(parts)) => init::read_time(parts) / 1_000_000,
+            _ => 0,
+        };
+        let entries = match replies.get(1) {
+            Some(Value::Array(entries)) => entries,
+            Some(Value::ServerError(error)) => return Ok(Err(said(error))),
+            _ => return Ok(Err("the reply is not a list".into())),
+        };
+        let recent = entries.iter().filter_map(|entry| {
+            let Value::Array(parts) = entry else {
+                return None;
+            };
+            let [
+                _,
+                Value::Int(at_s),
+                Value::Int(took_us),
+                Value::Array(words),
+                ..,
+            ] = &parts[..]
+            else {
+                return None;
+            };
+            let age_s = now_s.saturating_sub(u64::try_from(*at_s).ok()?);
+            // Only the name: arguments may be secrets.
+            let command = shown(words.first().and_then(bytes).unwrap_or_default());
+            (age_s <= SLOW_WITHIN_S).then(|| Slow {
+                command: command.to_uppercase(),
+                took: Duration::from_micros(took_us.unsigned_abs()),
+            })
+        });
+        Ok(Ok(recent.max_by_key(|slow| slow.took)))
+    }
+
+    /// The locks under the client's prefix.
+    async fn locks(&self, settings: &NodeSettings) -> Result<Locks, String> {
+        // Its own connection: a listing may be cut off.
+        let listing = async {
+            let connection = self.target.open_within(self.timeout).await?;
+            survey::look_at_all(&connection, self.timeout).await
+        };
+        let listed = tokio::time::timeout(LISTING_WITHIN, listing).await;
+        let listed = listed
+            .map_err(|_| {
+                format!("not finished within {LISTING_WITHIN:?}: the server has many keys")
+            })?
+            .map_err(|error| error.to_string())?;
+        let mut locks = Locks::default();
+        for lock in listed {
+            let Some(name) = lock.name.without_prefix(&settings.prefix) else {
+                continue;
+            };
+            locks.count += 1;
+            // A name that is only kept, and a result, may stay for longer than any lease.
+            let is_lease = !lock.holder.kept && lock.holder.result.is_none();
+            match (lock.remaining, settings.constants.restart_guard) {
+                (None, _) => locks.endless.push(name.to_string()),
+                (Some(left), Some(guard)) if is_lease && left > guard => {
+                    locks.long.push((name.to_string(), left));
+                }
+                _ => {}
+            }
+        }
+        Ok(locks)
+    }
+
+    /// Times EVALSHA of a script that does nothing.
+    async fn round_trips(
+        &self,
+        count: usize,
+        within: Duration,
+    ) -> Result<Vec<Duration>, NodeError> {
+        let loaded = self.ask(&["SCRIPT", "LOAD", NOTHING]).await?;
+        let digest = String::from_utf8_lossy(bytes(&loaded).unwrap_or(b"0")).into_owned();
+        let (mut taken, end) = (Vec::with_capacity(count), self.clock.now() + within);
+        while taken.len() < count && self.clock.now() < end {
+            let start = self.clock.now();
+            // A refusal takes the same time.
+            self.ask(&["EVALSHA", &digest, "0"]).await?;
+            taken.push(self.clock.now().saturating_duration_since(start));
+        }
+        taken.sort_unstable();
+        Ok(taken)
+    }
+}
+
+/// What a server said.
+fn said(error: &redis::ServerError) -> String {
+    let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+    shown(text.trim().as_bytes())
+}
