@@ -194,7 +194,30 @@ fn absolute(path: &Path) -> OsString {
 /// Whether a URL cannot be passed on in [`VARIABLE`], because it contains a password, or a comma,
 /// which separates URLs there.
 fn is_private(url: &str) -> bool {
-    has_password(url) || url.contains(',')
+    has_password(url) || url.contains(',') && !is_sentinel(url)
+}
+
+/// Whether a URL names sentinels, which are separated by commas.
+fn is_sentinel(url: &str) -> bool {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| scheme.ends_with("+sentinel"))
+}
+
+/// Splits a list of URLs at its commas, except at those between the sentinels of one URL.
+fn split(text: &str) -> Vec<String> {
+    let mut urls: Vec<String> = Vec::new();
+    for part in text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+    {
+        let is_url = part.contains("://") || part.starts_with("local:");
+        match urls.last_mut().filter(|url| !is_url && is_sentinel(url)) {
+            Some(url) => *url += &format!(",{part}"),
+            None => urls.push(part.to_owned()),
+        }
+    }
+    urls
 }
 
 /// Whether an argument contains several URLs of servers.
@@ -203,11 +226,7 @@ fn is_list(argument: &str) -> bool {
 }
 
 fn from_variable(text: &str) -> Result<Vec<String>, Failure> {
-    let urls = text.split(',').map(str::trim);
-    let urls: Vec<_> = urls
-        .filter(|url| !url.is_empty())
-        .map(str::to_owned)
-        .collect();
+    let urls = split(text);
     match urls.is_empty() {
         true => Err(Failure::usage(format!(
             "{VARIABLE} is set but contains no URL; unset it to use the embedded store"
@@ -257,7 +276,10 @@ fn has_password(url: &str) -> bool {
     let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
     let authority = authority.split('/').next().unwrap_or_default();
     let user = authority.rsplit_once('@').map(|(user, _)| user);
-    user.is_some_and(|user| user.contains(':')) || query.split('&').any(|p| p.starts_with("pass="))
+    user.is_some_and(|user| user.contains(':'))
+        || query
+            .split('&')
+            .any(|p| p.starts_with("pass=") || p.starts_with("sentinel_pass="))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -267,7 +289,20 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::has_password;
+    use super::{has_password, split};
+
+    #[test]
+    fn the_sentinels_of_a_url_stay_together() {
+        let text = "redis://a, redis+sentinel://u@b,c:1 ,d/x/2,redis://e,local:";
+        let urls = [
+            "redis://a",
+            "redis+sentinel://u@b,c:1,d/x/2",
+            "redis://e",
+            "local:",
+        ];
+        assert_eq!(split(text), urls);
+        assert_eq!(split("redis://a,b,"), ["redis://a", "b"]);
+    }
 
     #[test]
     fn passwords_are_recognised() {
@@ -275,6 +310,7 @@ mod tests {
             "redis://user:secret@host",
             "rediss://:secret@host:6379/1",
             "redis+unix:///run/redis.sock?db=1&pass=secret",
+            "redis+sentinel://a,b/x?sentinel_pass=secret",
         ] {
             assert!(has_password(url), "{url}");
         }

@@ -275,15 +275,8 @@ impl RedisServer {
     fn try_command(&self, parts: &[&[u8]]) -> std::io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        let mut request = format!("*{}\r\n", parts.len()).into_bytes();
-        for part in parts {
-            request.extend(format!("${}\r\n", part.len()).bytes());
-            request.extend_from_slice(part);
-            request.extend(b"\r\n");
-        }
         // QUIT makes the server close the connection after its reply.
-        request.extend(b"*1\r\n$4\r\nQUIT\r\n");
-        stream.write_all(&request)?;
+        stream.write_all(&[request(parts), request(&[b"QUIT"])].concat())?;
         let mut reply = Vec::new();
         stream.take(64 * 1024).read_to_end(&mut reply)?;
         Ok(reply.strip_suffix(b"+OK\r\n").unwrap_or(&reply).to_vec())
@@ -363,8 +356,30 @@ impl Drop for RedisServer {
     }
 }
 
+/// Sends one command to a sentinel, over a connection of its own, and returns the raw reply. Sentinels
+/// do not know QUIT; they close the connection after the reply because this side sends nothing more.
+pub(crate) fn ask(port: u16, parts: &[&[u8]]) -> std::io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.write_all(&request(parts))?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut reply = Vec::new();
+    stream.take(64 * 1024).read_to_end(&mut reply)?;
+    Ok(reply)
+}
+
+fn request(parts: &[&[u8]]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", parts.len()).into_bytes();
+    for part in parts {
+        request.extend(format!("${}\r\n", part.len()).bytes());
+        request.extend_from_slice(part);
+        request.extend(b"\r\n");
+    }
+    request
+}
+
 /// The program named by `LEASEHOLD_TEST_SERVER`, or else `redis-server`, or else `valkey-server`.
-fn server_program() -> OsString {
+pub(crate) fn server_program() -> OsString {
     if let Some(chosen) = std::env::var_os("LEASEHOLD_TEST_SERVER") {
         return chosen;
     }

@@ -76,6 +76,13 @@ impl Builder {
     /// the `tls` feature), or `redis+unix:///path[?db=n&user=…&pass=…]`. The schemes `valkey://`,
     /// `valkeys://` and `valkey+unix://` mean the same.
     ///
+    /// The master of a service that sentinels watch is one node, too:
+    /// `redis+sentinel://[user:pass@]host[:port],…/service[/db]`, or `rediss+sentinel://…`. The user,
+    /// the password and the database are those of the master. The sentinels' own login is
+    /// `?sentinel_user=…&sentinel_pass=…`, and `sentinel_tls=yes` or `no` says whether they use TLS
+    /// (default: as the master does). The client asks the sentinels for each connection that it opens,
+    /// and so follows failovers. A failover may lose locks: see [`restart_guard`](Self::restart_guard).
+    ///
     /// With the `local` feature, also the embedded store of this machine: `local:` (a file in the
     /// user's state directory) or `local:/path/to/file.db`. It is for the processes of one machine
     /// and must be the only node. It frees the lock of a process that has died at once (on Linux).

@@ -12,6 +12,7 @@ mod outages;
 mod proxy;
 mod restarts;
 mod runtimes;
+mod sentinels;
 mod sets;
 mod wire;
 

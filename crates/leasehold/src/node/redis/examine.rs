@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::Duration;
 
-use redis::{ConnectionAddr, ErrorKind, Pipeline, ProtocolVersion, Value};
+use redis::{ConnectionAddr, Pipeline, Value};
 
 use super::connection::Connection;
-use super::reply::{bytes, connection_error, server_error};
+use super::reply::{bytes, server_error};
 use super::session::Keys;
-use super::{Target, init, scripts, survey};
+use super::target::{Pushes, Target};
+use super::{init, scripts, survey};
 use crate::base::clock::Clock;
 use crate::base::name::{Name, shown};
 use crate::doctor::facts::{Address, ClockSample, Locks, ServerFacts, Slow};
@@ -42,8 +43,7 @@ const NOTHING: &str = "return 1";
 struct Probe<'t> {
     target: &'t Target,
     connection: Connection,
-    /// Whether the server can push messages.
-    pushes: bool,
+    pushes: Pushes,
     timeout: Duration,
     clock: Clock,
 }
@@ -53,6 +53,7 @@ pub(crate) async fn examine(
     target: &Target,
     settings: &NodeSettings,
 ) -> Result<ServerFacts, NodeError> {
+    let address = target.address().await?;
     let probe = Probe::open(target, settings).await?;
     let started = probe.clock.now();
     let before = probe.info().await?;
@@ -66,7 +67,7 @@ pub(crate) async fn examine(
     let record = init::on_record(target.clone(), settings).await.ok();
     let locks = probe.locks(settings).await;
     let latency = probe.round_trips(ROUND_TRIPS, ROUND_TRIPS_WITHIN).await?;
-    let certificate = target.certificate().await;
+    let certificate = target.certificate(&address).await;
     probe.clock.sleep_until(started + INTERVAL).await;
     let after = probe.info().await?;
     let interval = probe.clock.now().saturating_duration_since(started);
@@ -75,7 +76,7 @@ pub(crate) async fn examine(
         (Err(error), _) | (_, Err(error)) => Err(error.to_string()),
     };
     Ok(ServerFacts {
-        address: target.address(),
+        address,
         certificate,
         user,
         denied,
@@ -159,8 +160,10 @@ pub(crate) async fn forget(
 }
 
 impl Target {
-    fn address(&self) -> Address {
-        match self.info.addr() {
+    /// Where the server is now.
+    async fn address(&self) -> Result<Address, NodeError> {
+        let info = self.find().await?;
+        Ok(match info.addr() {
             ConnectionAddr::Tcp(host, port) => Address::Tcp {
                 host: host.clone(),
                 port: *port,
@@ -170,13 +173,13 @@ impl Target {
                 port: *port,
             },
             address => Address::Socket(address.to_string()),
-        }
+        })
     }
 
-    /// How long the server's certificate is valid. `None` without TLS.
-    async fn certificate(&self) -> Option<Result<Duration, String>> {
-        match self.address() {
-            Address::Tls { host, port } => Some(self.tls.certificate_left(&host, port).await),
+    /// How long the certificate of the server at this address is valid. `None` without TLS.
+    async fn certificate(&self, address: &Address) -> Option<Result<Duration, String>> {
+        match address {
+            Address::Tls { host, port } => Some(self.tls.certificate_left(host, *port).await),
             _ => None,
         }
     }
@@ -185,18 +188,9 @@ impl Target {
 impl<'t> Probe<'t> {
     async fn open(target: &'t Target, settings: &NodeSettings) -> Result<Self, NodeError> {
         let timeout = settings.connect_timeout;
-        let opening = async {
-            match target.open(ProtocolVersion::RESP3, Weak::new()).await {
-                Err(error) if error.kind() == ErrorKind::RESP3NotSupported => {
-                    let opened = target.open(ProtocolVersion::RESP2, Weak::new()).await;
-                    opened.map(|connection| (connection, false))
-                }
-                opened => opened.map(|connection| (connection, true)),
-            }
-        };
-        let opened = tokio::time::timeout(timeout, opening).await;
-        let opened = opened.map_err(|_| NodeError::TimedOut { after: timeout })?;
-        let (connection, pushes) = opened.map_err(|error| connection_error(&error))?;
+        let opening = tokio::time::timeout(timeout, target.open_pushing(Weak::new())).await;
+        let timed_out = NodeError::TimedOut { after: timeout };
+        let (connection, pushes) = opening.unwrap_or(Err(timed_out))?;
         Ok(Self {
             target,
             connection,
@@ -386,7 +380,7 @@ impl<'t> Probe<'t> {
 
     /// Whether a notification arrives: subscribes on a connection of its own, and publishes to itself.
     async fn push(&self) -> Result<Result<(), String>, NodeError> {
-        if !self.pushes {
+        if self.pushes == Pushes::Never {
             return Ok(Err("the server does not speak RESP3".into()));
         }
         let channel = format!("leasehold:bell:doctor:{:016x}", fastrand::u64(..));

@@ -49,6 +49,28 @@ pub(super) fn ask(pipeline: &mut Pipeline) {
     pipeline.cmd("INFO").arg("replication");
 }
 
+/// What a server does in replication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It accepts writes. Also if a managed service hides the role.
+    Master,
+    Replica,
+}
+
+/// Adds the request for the role alone.
+pub(super) fn ask_role(pipeline: &mut Pipeline) {
+    pipeline.cmd("INFO").arg("replication");
+}
+
+/// Parses the reply to [`ask_role`].
+pub(super) fn read_role(replies: &[Value]) -> Result<Role, NodeError> {
+    let replication = text(replies.first().unwrap_or(&Value::Nil))?;
+    Ok(match field(replication, "role") {
+        Some("slave") => Role::Replica,
+        _ => Role::Master,
+    })
+}
+
 impl Identity {
     /// The identity of a server that hides its run id.
     const ANONYMOUS: &str = "anonymous";

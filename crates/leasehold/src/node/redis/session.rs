@@ -9,18 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 use std::time::Duration;
 
-use redis::{ErrorKind, Pipeline, ProtocolVersion, RedisError, Value};
+use redis::{Pipeline, Value};
 
 use super::bells::{Bells, Subscription};
 use super::connection::Connection;
 use super::identity::{self, Identity, ServerInfo};
-use super::reply::{self, bytes, connection_error, glimpse, read_hello, server_error};
+use super::reply::{self, bytes, glimpse, read_hello, server_error};
 use super::roster::{Admission, Place, Roster};
 use super::scripts::{self, KeyForm, Scripts};
 use super::set::{SET_KEY, Set, scoped};
-use super::{NodeSettings, Target};
+use super::target::{Pushes, Target};
 use crate::base::clock::{Clock, Moment};
 use crate::node::NodeError;
+use crate::node::NodeSettings;
 use crate::node::link::{
     Aftermath, Handshake, Memory, Native, Quarantine, Sent, Sharing, Transport, Unit,
 };
@@ -102,23 +103,6 @@ impl Connector {
             roster,
             bells,
             memory: Mutex::default(),
-        }
-    }
-
-    /// Opens a connection. Returns also whether the server can push messages over it.
-    async fn open(&self) -> Result<(Connection, bool), RedisError> {
-        let bells = Arc::downgrade(&self.bells);
-        let opened = self
-            .target
-            .open(ProtocolVersion::RESP3, bells.clone())
-            .await;
-        match opened {
-            // The server, or a proxy in front of it, does not support RESP3.
-            Err(error) if error.kind() == ErrorKind::RESP3NotSupported => {
-                let opened = self.target.open(ProtocolVersion::RESP2, bells);
-                Ok((opened.await?, false))
-            }
-            opened => Ok((opened?, true)),
         }
     }
 
@@ -340,17 +324,17 @@ impl Transport for Connector {
             let timed_out = NodeError::Unreachable {
                 why: "timed out".into(),
             };
-            let (connection, pushes) = tokio::time::timeout(self.timeout, self.open())
+            let opening = self.target.open_pushing(Arc::downgrade(&self.bells));
+            let (connection, pushes) = tokio::time::timeout(self.timeout, opening)
                 .await
-                .map_err(|_| timed_out)?
-                .map_err(|error| connection_error(&error))?;
+                .map_err(|_| timed_out)??;
             let verified = self.clock.now();
             let (server, epoch) = match self.shake_hands(&connection).await {
                 // The server lost its memory during the handshake.
                 Err(NodeError::Disconnected { .. }) => self.shake_hands(&connection).await?,
                 greeted => greeted?,
             };
-            let subscribed = pushes && self.subscribe(&connection).await?;
+            let subscribed = pushes == Pushes::Possible && self.subscribe(&connection).await?;
             let handshake = self.handshake(verified, &server, &epoch);
             let session = Session {
                 connection,

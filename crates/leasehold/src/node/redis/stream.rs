@@ -21,7 +21,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
 /// Opens a connection on which requests can be sent.
 pub(super) async fn open(
     info: &ConnectionInfo,
-    tls: &super::TlsClient,
+    tls: &super::tls::TlsClient,
 ) -> Result<Box<dyn Bytes>, RedisError> {
     let bytes = connect(info.addr(), tls).await?;
     let lender = Loan(Arc::new(Mutex::new(Some(bytes))));
@@ -36,7 +36,7 @@ pub(super) async fn open(
 
 async fn connect(
     addr: &ConnectionAddr,
-    tls: &super::TlsClient,
+    tls: &super::tls::TlsClient,
 ) -> Result<Box<dyn Bytes>, RedisError> {
     match addr {
         ConnectionAddr::Tcp(host, port) => Ok(Box::new(connect_tcp(host, *port).await?)),

@@ -1,0 +1,280 @@
+//! Finds the master of a service that sentinels watch.
+//!
+//! All sentinels are asked at once, for each connection that is opened. A sentinel that is dead, slow,
+//! or does not know the service costs nothing as long as others answer. Where sentinels disagree, the
+//! one with the newest configuration counts: its epoch grows with each failover. A master that a
+//! sentinel takes to be down is not used on the word of that sentinel.
+//!
+//! Nothing here subscribes to the events of sentinels. A failover breaks the connections to the old
+//! master, or makes it answer READONLY, or shows in the identity that links ask for every second; each
+//! of these leads to a new connection, and so here.
+
+mod url;
+
+use std::time::Duration;
+
+use redis::{ConnectionAddr, ConnectionInfo, Pipeline, ProtocolVersion, Value};
+use tokio::task::JoinSet;
+
+use super::connection::Connection;
+use super::identity;
+use super::reply::{bytes, connection_error, server_error};
+use super::stream;
+use super::tls::TlsClient;
+use crate::base::name::shown;
+use crate::node::{NodeError, majority};
+
+/// When a majority of the sentinels has answered, the others have this long left.
+const STRAGGLERS: Duration = Duration::from_millis(20);
+
+/// A service, and the sentinels that watch it.
+pub(super) struct Service {
+    name: String,
+    sentinels: Vec<ConnectionInfo>,
+    /// How to connect to the master. The address is that of the first sentinel, and not used.
+    master: ConnectionInfo,
+    /// Whether the master uses TLS.
+    tls: bool,
+    /// How long the sentinels may take.
+    timeout: Duration,
+}
+
+/// What one sentinel said about the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Opinion {
+    host: String,
+    port: u16,
+    /// The epoch of the sentinel's configuration, which grows with each failover.
+    epoch: u64,
+    /// Whether the sentinel takes this master to be down.
+    down: bool,
+}
+
+/// The answer of one sentinel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Knows(Opinion),
+    /// It does not know the service.
+    Unknown,
+    Failed(NodeError),
+}
+
+impl Service {
+    /// Where the master is, and how to connect to it.
+    ///
+    /// Cancel safety: dropping the future closes its connections.
+    pub(super) async fn find_master(&self, tls: &TlsClient) -> Result<ConnectionInfo, NodeError> {
+        let answers = self.ask(tls).await;
+        let opinions = answers.iter().filter_map(|(_, answer)| match answer {
+            Answer::Knows(opinion) => Some(opinion),
+            _ => None,
+        });
+        match newest(opinions) {
+            Some(master) if !master.down => Ok(self.at(master)),
+            Some(master) => Err(NodeError::Unreachable {
+                why: format!(
+                    "the sentinels take the master of `{}`, {}:{}, to be down; a failover may be \
+                     under way",
+                    self.name, master.host, master.port
+                ),
+            }),
+            None => Err(self.not_found(&answers)),
+        }
+    }
+
+    /// Checks that the server that the sentinels named is a master.
+    pub(super) async fn verify(
+        &self,
+        addr: &ConnectionAddr,
+        connection: &Connection,
+    ) -> Result<(), NodeError> {
+        let mut ask = Pipeline::new();
+        identity::ask_role(&mut ask);
+        let replies = connection.exchange(&ask).await?;
+        match identity::read_role(&replies)? {
+            identity::Role::Replica => Err(NodeError::Unreachable {
+                why: format!(
+                    "the sentinels name {addr} as the master of `{}`, but it is a replica; a failover \
+                     may be under way",
+                    self.name
+                ),
+            }),
+            identity::Role::Master => Ok(()),
+        }
+    }
+
+    /// The answers of all sentinels, and their addresses.
+    async fn ask(&self, tls: &TlsClient) -> Vec<(String, Answer)> {
+        let mut asked = JoinSet::new();
+        for (index, sentinel) in self.sentinels.iter().enumerate() {
+            let (sentinel, name, tls) = (sentinel.clone(), self.name.clone(), tls.clone());
+            asked.spawn(async move { (index, ask_one(&sentinel, &name, &tls).await) });
+        }
+        let silent = NodeError::TimedOut {
+            after: self.timeout,
+        };
+        let address =
+            |info: &ConnectionInfo| (info.addr().to_string(), Answer::Failed(silent.clone()));
+        let mut answers: Vec<_> = self.sentinels.iter().map(address).collect();
+        let mut end = tokio::time::Instant::now() + self.timeout;
+        let (mut opinions, enough) = (0, majority(answers.len()));
+        // A task that panicked counts as silent.
+        while let Ok(Some(answer)) = tokio::time::timeout_at(end, asked.join_next()).await {
+            let Ok((index, answer)) = answer else {
+                continue;
+            };
+            opinions += usize::from(matches!(answer, Answer::Knows(_)));
+            answers[index].1 = answer;
+            if opinions == enough {
+                end = end.min(tokio::time::Instant::now() + STRAGGLERS);
+            }
+        }
+        answers
+    }
+
+    fn at(&self, master: &Opinion) -> ConnectionInfo {
+        let Opinion { host, port, .. } = master;
+        let (host, port) = (host.clone(), *port);
+        let addr = match self.tls {
+            false => ConnectionAddr::Tcp(host, port),
+            true => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            },
+        };
+        self.master.clone().set_addr(addr)
+    }
+
+    /// Why no sentinel named a master. If all that answered do not know the service, or refuse this
+    /// client, a retry does not help.
+    fn not_found(&self, answers: &[(String, Answer)]) -> NodeError {
+        let unknown = |(_, answer): &&(String, Answer)| *answer == Answer::Unknown;
+        let unknown: Vec<_> = answers
+            .iter()
+            .filter(unknown)
+            .map(|(at, _)| &**at)
+            .collect();
+        if !unknown.is_empty() {
+            let why = format!(
+                "the sentinels ({}) do not know a service called `{}`; check its name: it is the one \
+                 in `sentinel monitor`",
+                unknown.join(", "),
+                self.name
+            );
+            return NodeError::Unusable { why };
+        }
+        let failures = answers.iter().map(|(at, answer)| match answer {
+            Answer::Failed(error) => format!("{at}: {error}"),
+            _ => format!("{at}: no answer"),
+        });
+        let why = failures.collect::<Vec<_>>().join("; ");
+        let refused = |(_, answer): &(String, Answer)| match answer {
+            Answer::Failed(error) => {
+                matches!(
+                    error,
+                    NodeError::WrongPassword | NodeError::NoPermission { .. }
+                )
+            }
+            _ => false,
+        };
+        match answers.iter().any(refused) {
+            true => NodeError::Unusable {
+                why: format!(
+                    "a sentinel refuses this client ({why}); the sentinels' own user and password are \
+                     `?sentinel_user=…&sentinel_pass=…` in the URL"
+                ),
+            },
+            false => NodeError::Unreachable {
+                why: format!("no sentinel answers ({why})"),
+            },
+        }
+    }
+}
+
+/// The opinion that counts. A sentinel that a network partition has cut off may have missed a
+/// failover: its epoch is older.
+fn newest<'a>(opinions: impl Iterator<Item = &'a Opinion>) -> Option<&'a Opinion> {
+    opinions.max_by_key(|opinion| (opinion.epoch, !opinion.down))
+}
+
+async fn ask_one(sentinel: &ConnectionInfo, name: &str, tls: &TlsClient) -> Answer {
+    let settings = sentinel.redis_settings().clone();
+    let settings = settings.set_protocol(ProtocolVersion::RESP2);
+    let sentinel = sentinel.clone().set_redis_settings(settings);
+    let stream = match stream::open(&sentinel, tls).await {
+        Ok(stream) => stream,
+        Err(error) => return Answer::Failed(connection_error(&error)),
+    };
+    let mut ask = Pipeline::new();
+    ask.cmd("SENTINEL").arg("MASTER").arg(name);
+    // During a failover, this is the promoted replica, sooner than in the reply to the other.
+    ask.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let connection = Connection::new(stream, std::sync::Weak::new());
+    match connection.exchange(&ask).await {
+        Ok(replies) => read(&replies),
+        Err(error) => Answer::Failed(error),
+    }
+}
+
+fn read(replies: &[Value]) -> Answer {
+    let [master, address] = replies else {
+        let why = "not what a sentinel says".into();
+        return Answer::Failed(NodeError::Protocol { why });
+    };
+    let (host, port) = match address {
+        Value::Nil => return Answer::Unknown,
+        Value::ServerError(error) => return Answer::Failed(refusal(error)),
+        Value::Array(address) => match address.as_slice() {
+            [host, port] => (text(host), text(port).and_then(|port| port.parse().ok())),
+            _ => (None, None),
+        },
+        _ => (None, None),
+    };
+    let (Some(host), Some(port)) = (host, port) else {
+        let why = "the address of the master cannot be read".into();
+        return Answer::Failed(NodeError::Protocol { why });
+    };
+    // A user without permission for this command can do without it.
+    let fields: &[Value] = match master {
+        Value::Array(fields) => fields,
+        _ => &[],
+    };
+    let field = |name: &str| {
+        let mut pairs = fields.chunks_exact(2);
+        let value = pairs.find_map(|pair| (text(&pair[0])? == name).then(|| text(&pair[1])));
+        value.flatten()
+    };
+    let number = |name: &str| field(name)?.parse::<u64>().ok();
+    let flags = field("flags").unwrap_or_default();
+    let down = flags
+        .split(',')
+        .any(|flag| matches!(flag, "s_down" | "o_down"));
+    // The flags are those of the configured master, not of a replica that is being promoted.
+    let is_configured = field("ip") == Some(host) && number("port") == Some(u64::from(port));
+    Answer::Knows(Opinion {
+        host: shown(host.as_bytes()),
+        port,
+        epoch: number("config-epoch").unwrap_or(0),
+        down: down && is_configured,
+    })
+}
+
+/// The error of a server that is not a sentinel says so.
+fn refusal(error: &redis::ServerError) -> NodeError {
+    match server_error(error) {
+        NodeError::Refused { why } if why.to_lowercase().contains("unknown command") => {
+            let why = "not a sentinel".into();
+            NodeError::Refused { why }
+        }
+        error => error,
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    std::str::from_utf8(bytes(value)?).ok()
+}
+
+#[cfg(test)]
+mod tests;
