@@ -66,6 +66,9 @@ pub(crate) enum Command {
     Show(Show),
     /// List held locks
     Ls(Ls),
+    /// Watch held locks and nodes on a live screen
+    #[cfg(feature = "top")]
+    Top(Top),
     /// Release a lock that another process holds
     Break(Break),
     /// Change the number of permits of a semaphore
@@ -490,7 +493,7 @@ pub(crate) enum ListFormat {
 }
 
 /// The shortest interval of `--watch`.
-const MIN_WATCH: Duration = Duration::from_millis(100);
+pub(crate) const MIN_WATCH: Duration = Duration::from_millis(100);
 
 /// Whether to print repeatedly.
 #[derive(Args)]
@@ -558,6 +561,24 @@ pub(crate) struct Ls {
     pub(crate) no_headers: bool,
     #[command(flatten)]
     pub(crate) watching: WatchArgs,
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+}
+
+#[cfg(feature = "top")]
+#[derive(Args)]
+#[command(
+    after_help = "Keys: arrows, PgUp, PgDn, Home, End select a lock; Enter shows its details; b breaks it \
+                  after confirmation; / filters; s and S sort; p pauses; + and - change the interval; ? shows \
+                  all keys; q quits.\n\n\
+                  `leasehold ls --watch` prints the locks without a screen."
+)]
+pub(crate) struct Top {
+    /// Show names that match this pattern. `*` matches any text and `?` any character
+    pub(crate) pattern: Option<String>,
+    /// The pause between two refreshes
+    #[arg(short, long, value_name = "TIME", value_parser = watch_interval, default_value = "2s")]
+    pub(crate) interval: Duration,
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
 }

@@ -4,6 +4,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 
+use leasehold::node::NodeError;
 use leasehold::{Client, Error, Inspection, LockState, Sighting};
 
 use crate::acquire::shut_down;
@@ -20,71 +21,105 @@ pub(crate) async fn break_lock(args: Break) -> Outcome {
         ));
     }
     let client = args.nodes.inspecting_client()?;
-    let inspection = match args.permit {
-        None => client.inspect(args.name.as_bytes()).await?,
-        Some(permit) => permit_of(&client, args.name.as_bytes(), permit).await?,
-    };
+    let inspection = look(&client, args.name.as_bytes(), args.permit).await?;
     let lock = find(&inspection, args.owner.as_deref())?;
     if !args.yes {
         confirm(&inspection, lock)?;
     }
-    let (key, owner) = (args.name.as_bytes(), lock.owner_id());
-    let broken = match args.permit {
+    let broken = carry_out(&client, &inspection, lock).await;
+    shut_down(&client).await;
+    for message in broken? {
+        print_message(message);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Breaks the lock or the permit of the owner with this id. Returns messages about what was done, and
+/// about what it means for the holder.
+#[cfg(feature = "top")]
+pub(crate) async fn break_owner(
+    client: &Client,
+    name: &[u8],
+    permit: Option<u32>,
+    owner: &str,
+) -> Result<Vec<String>, Failure> {
+    let inspection = look(client, name, permit).await?;
+    let lock = find(&inspection, Some(owner))?;
+    carry_out(client, &inspection, lock).await
+}
+
+/// The inspection of a lock, or of a permit that is held.
+async fn look(client: &Client, name: &[u8], permit: Option<u32>) -> Result<Inspection, Failure> {
+    match permit {
+        None => Ok(client.inspect(name).await?),
+        Some(permit) => permit_of(client, name, permit).await,
+    }
+}
+
+/// Breaks the lock that was found. Returns messages for the user.
+async fn carry_out(
+    client: &Client,
+    inspection: &Inspection,
+    lock: &Sighting,
+) -> Result<Vec<String>, Failure> {
+    let (key, owner) = (inspection.name.as_bytes(), lock.owner_id());
+    let broken = match inspection.permit {
         None => client.break_lock(key, &owner).await,
         Some(permit) => client.break_permit(key, permit, &owner).await,
     };
-    let after = match args.permit {
+    let after = match inspection.permit {
         None => client.inspect(key).await.map(Some),
-        Some(permit) => find_permit(&client, key, permit).await,
+        Some(permit) => find_permit(client, key, permit).await,
     };
-    shut_down(&client).await;
-    let what = what(&inspection);
+    let what = what(inspection);
     if !broken? {
         let text = format!("{what} was released in the meantime; nothing was broken");
         return Err(Failure::new(NOTHING, text));
     }
-    print_message(match lock.holder.kept {
-        false => {
-            let who = messages::holder_name(&lock.holder);
-            match args.permit {
-                None => format!("broke the lock {what} of {who}"),
-                Some(_) => format!("broke {what}, which {who} held"),
-            }
-        }
-        true if lock.holder.shared => format!(
-            "{what} is no longer kept by {}",
-            messages::holder_name(&lock.holder)
-        ),
+    let mut messages = vec![done(inspection, lock)];
+    if let Some(after) = after? {
+        let what = match inspection.permit {
+            None => "the lock",
+            Some(_) => "the permit",
+        };
+        messages.extend(unconfirmed(&after, what, |seen| seen.owner_id() == owner));
+    }
+    messages.extend(next_renewal(lock));
+    Ok(messages)
+}
+
+/// What was broken, and who held it.
+fn done(inspection: &Inspection, lock: &Sighting) -> String {
+    let (what, who) = (what(inspection), messages::holder_name(&lock.holder));
+    match lock.holder.kept {
+        false => match inspection.permit {
+            None => format!("broke the lock {what} of {who}"),
+            Some(_) => format!("broke {what}, which {who} held"),
+        },
+        true if lock.holder.shared => format!("{what} is no longer kept by {who}"),
         true => format!(
             "{what} was {} and is free now",
             messages::lock_held_by(lock)
         ),
-    });
-    let is_it = |seen: &Sighting| seen.owner_id() == lock.owner_id();
-    if let Some(after) = after? {
-        let what = match args.permit {
-            None => "the lock",
-            Some(_) => "the permit",
-        };
-        warn_of_unconfirmed(&after, what, is_it);
     }
-    if let Some(left) = lock
+}
+
+/// When a holder that is still running notices.
+fn next_renewal(lock: &Sighting) -> Option<String> {
+    let left = lock
         .remaining
-        .filter(|_| lock.holder.token.is_some() && !lock.holder.kept)
-    {
-        // A lease is renewed every third of its TTL, and no more than the TTL was left.
-        let next = short(messages::round_up(left / 3));
-        print_message(match lock.holder.shared {
-            false => format!(
-                "if the holder is still running, it notices at its next renewal, within {next}"
-            ),
-            true => format!(
-                "if the reader is still running, it joins again at its next renewal, within {next}, \
-                 unless a writer has acquired the lock by then"
-            ),
-        });
-    }
-    Ok(ExitCode::SUCCESS)
+        .filter(|_| lock.holder.token.is_some() && !lock.holder.kept)?;
+    // A lease is renewed every third of its TTL, and no more than the TTL was left.
+    let next = short(messages::round_up(left / 3));
+    Some(match lock.holder.shared {
+        false => {
+            format!("if the holder is still running, it notices at its next renewal, within {next}")
+        }
+        true => format!(
+            "if the reader is still running, it joins again at its next renewal, within {next}, \
+             unless a writer has acquired the lock by then"
+        ),
+    })
 }
 
 /// Names the lock or the permit.
@@ -115,24 +150,23 @@ async fn permit_of(client: &Client, name: &[u8], permit: u32) -> Result<Inspecti
     found.ok_or_else(|| Failure::new(NOTHING, free()))
 }
 
-/// Warns of each node that does not confirm that it released something.
-pub(crate) fn warn_of_unconfirmed(
+/// A warning for each node that does not confirm that it released something.
+pub(crate) fn unconfirmed(
     after: &Inspection,
     what: &str,
     is_it: impl Fn(&Sighting) -> bool,
-) {
-    for (node, seen) in &after.nodes {
-        match seen {
-            Err(error) => print_message(format!(
-                "warning: {node} did not answer and may still hold {what} ({})",
-                messages::node_error(error)
-            )),
-            Ok(seen) if seen.iter().any(&is_it) => print_message(format!(
-                "warning: {node} did not confirm the release and still holds {what}"
-            )),
-            Ok(_) => {}
-        }
-    }
+) -> Vec<String> {
+    let warning = |(node, seen): &(String, Result<Vec<Sighting>, NodeError>)| match seen {
+        Err(error) => Some(format!(
+            "warning: {node} did not answer and may still hold {what} ({})",
+            messages::node_error(error)
+        )),
+        Ok(seen) if seen.iter().any(&is_it) => Some(format!(
+            "warning: {node} did not confirm the release and still holds {what}"
+        )),
+        Ok(_) => None,
+    };
+    after.nodes.iter().filter_map(warning).collect()
 }
 
 /// Finds the lock of the given owner, or of the current holder if no owner was given.
@@ -191,17 +225,11 @@ fn confirm(inspection: &Inspection, lock: &Sighting) -> Result<(), Failure> {
             "cannot ask for confirmation because stdin is not a terminal; use --yes",
         ));
     }
-    let expires = lock.remaining.map_or("it has no TTL".to_owned(), |left| {
-        format!("expires in {} unless renewed", short(left))
-    });
     let mut out = std::io::stderr().lock();
     write!(
         out,
-        "{} is {}; {expires} (owner {}).\nIf the holder is still running, only tokens \
-         protect its data until it stops. Break the lock? [y/N] ",
-        what(inspection),
-        messages::lock_held_by(lock),
-        lock.owner_id()
+        "{}. Break the lock? [y/N] ",
+        consequences(inspection, lock)
     )?;
     out.flush()?;
     let mut answer = String::new();
@@ -210,4 +238,18 @@ fn confirm(inspection: &Inspection, lock: &Sighting) -> Result<(), Failure> {
         "y" | "Y" | "yes" => Ok(()),
         _ => Err(Failure::new(NOTHING, "not confirmed; nothing was changed")),
     }
+}
+
+/// Who holds the lock, and what it means to break it. Without a full stop at the end.
+pub(crate) fn consequences(inspection: &Inspection, lock: &Sighting) -> String {
+    let expires = lock.remaining.map_or("it has no TTL".to_owned(), |left| {
+        format!("expires in {} unless renewed", short(left))
+    });
+    format!(
+        "{} is {}; {expires} (owner {}).\nIf the holder is still running, only tokens protect its data \
+         until it stops",
+        what(inspection),
+        messages::lock_held_by(lock),
+        lock.owner_id()
+    )
 }

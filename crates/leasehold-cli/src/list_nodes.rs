@@ -43,7 +43,7 @@ pub(crate) async fn list_nodes(args: Nodes) -> Outcome {
 }
 
 /// The state in one word.
-fn state(node: &NodeState) -> &'static str {
+pub(crate) fn state(node: &NodeState) -> &'static str {
     match &node.answer {
         Err(_) => "down",
         Ok(facts) => match facts.votes_in {
@@ -93,7 +93,7 @@ fn cells(facts: &NodeFacts) -> Vec<String> {
 }
 
 /// How far a clock is ahead (+) or behind.
-fn offset(us: i64) -> String {
+pub(crate) fn offset(us: i64) -> String {
     match us.unsigned_abs() {
         0..50 => "0.0ms".to_owned(),
         50..10_000_000 => format!("{:+.1}ms", us as f64 / 1000.0),

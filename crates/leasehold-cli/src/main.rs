@@ -20,6 +20,8 @@ mod script;
 mod show;
 mod signals;
 mod subject;
+#[cfg(feature = "top")]
+mod top;
 mod wait_free;
 
 use std::process::ExitCode;
@@ -71,6 +73,8 @@ fn dispatch(command: Command) -> Outcome {
         Command::Release(args) => block_on(script::release(args)),
         Command::Show(args) => block_on(show::show(args)),
         Command::Ls(args) => block_on(show::ls(args)),
+        #[cfg(feature = "top")]
+        Command::Top(args) => top::top(&args),
         Command::Break(args) => block_on(break_lock::break_lock(args)),
         Command::Resize(args) => block_on(resize::resize(args)),
         Command::Init(args) => block_on(init::init(args)),

@@ -66,7 +66,7 @@ struct NodeJson {
 }
 
 /// The nodes that do not vote yet, and when they do.
-type NotVoting = Vec<(String, Duration)>;
+pub(crate) type NotVoting = Vec<(String, Duration)>;
 
 pub(crate) async fn show(args: Show) -> Outcome {
     let nodes = args.nodes.resolve()?;
@@ -159,7 +159,7 @@ impl Locks {
 
 /// A name as an argument of this program, if it is UTF-8 without control characters. Otherwise it is
 /// escaped.
-fn plain(name: &Name) -> String {
+pub(crate) fn plain(name: &Name) -> String {
     match std::str::from_utf8(name.as_bytes()) {
         Ok(text) if !text.contains(char::is_control) => text.to_owned(),
         _ => name.to_string(),
@@ -214,7 +214,7 @@ pub(crate) async fn repeat(
 }
 
 /// The state in one word.
-fn state(inspection: &Inspection) -> &'static str {
+pub(crate) fn state(inspection: &Inspection) -> &'static str {
     match inspection.state() {
         LockState::Held(lock) if lock.holder.result.is_some() => "result",
         LockState::Held(_) if readers(inspection).iter().any(|r| !r.holder.kept) => "shared",
@@ -247,6 +247,18 @@ fn state_text(inspection: &Inspection) -> String {
     }
 }
 
+/// What is held, and its state.
+pub(crate) fn kind_and_state(subject: &Subject, inspection: &Inspection) -> String {
+    match (&subject.kind, state(inspection)) {
+        (Kind::Lock, state) => state.to_owned(),
+        (Kind::Permit(number), state) => format!("permit {number} {state}"),
+        (Kind::Collector, "held") => "collecting permits".to_owned(),
+        (Kind::Collector, state) => format!("collecting permits, {state}"),
+        (Kind::Party(party), "result") => format!("party {party} arrived"),
+        (Kind::Party(party), state) => format!("party {party} arriving, {state}"),
+    }
+}
+
 fn table(held: &[(Subject, Inspection)], wide: bool, with_header: bool) -> String {
     let mut table = plain_table();
     let mut header = vec!["NAME", "STATE", "HOLDER", "SINCE", "LEFT"];
@@ -261,14 +273,7 @@ fn table(held: &[(Subject, Inspection)], wide: bool, with_header: bool) -> Strin
         let Some(lock) = lock else { continue };
         let mut row = vec![
             subject.name.to_string(),
-            match (&subject.kind, state(inspection)) {
-                (Kind::Lock, state) => state.to_owned(),
-                (Kind::Permit(number), state) => format!("permit {number} {state}"),
-                (Kind::Collector, "held") => "collecting permits".to_owned(),
-                (Kind::Collector, state) => format!("collecting permits, {state}"),
-                (Kind::Party(party), "result") => format!("party {party} arrived"),
-                (Kind::Party(party), state) => format!("party {party} arriving, {state}"),
-            },
+            kind_and_state(subject, inspection),
             match readers(inspection).len() {
                 0 | 1 => holder(lock),
                 count => format!("{} and {} more", holder(lock), count - 1),
@@ -295,7 +300,11 @@ fn table(held: &[(Subject, Inspection)], wide: bool, with_header: bool) -> Strin
     without_padding(&table)
 }
 
-fn page(inspection: &Inspection, format: Format, not_voting: &[(String, Duration)]) -> String {
+pub(crate) fn page(
+    inspection: &Inspection,
+    format: Format,
+    not_voting: &[(String, Duration)],
+) -> String {
     let mut table = plain_table();
     table.add_row(vec!["name", &inspection.name.to_string()]);
     let lock = inspection.lock();
@@ -348,7 +357,7 @@ fn votes_in(not_voting: &[(String, Duration)], node: &str) -> Option<Duration> {
 }
 
 /// The readers that share the lock. Empty if the lock has one owner.
-fn readers(inspection: &Inspection) -> Vec<&Sighting> {
+pub(crate) fn readers(inspection: &Inspection) -> Vec<&Sighting> {
     let mut holders = inspection.holders();
     holders.retain(|holder| holder.holder.shared);
     holders
@@ -402,7 +411,7 @@ pub(crate) fn plain_table() -> Table {
     table
 }
 
-fn holder(lock: &Sighting) -> String {
+pub(crate) fn holder(lock: &Sighting) -> String {
     let (Some(host), Some(pid)) = (&lock.holder.host, lock.holder.pid) else {
         return "another program".to_owned();
     };
@@ -432,19 +441,19 @@ fn left(lock: &Sighting) -> String {
     left_text(lock.remaining)
 }
 
-fn left_text(remaining: Option<Duration>) -> String {
+pub(crate) fn left_text(remaining: Option<Duration>) -> String {
     remaining.map_or("no TTL".into(), short)
 }
 
 /// The time until a lock expires unless it is renewed: if it is shared, until the last of its readers
 /// does.
-fn free_in(inspection: &Inspection, lock: &Sighting) -> Option<Duration> {
+pub(crate) fn free_in(inspection: &Inspection, lock: &Sighting) -> Option<Duration> {
     let readers = readers(inspection);
     let last = readers.iter().filter_map(|reader| reader.remaining).max();
     last.or(lock.remaining)
 }
 
-fn votes(inspection: &Inspection, lock: &Sighting) -> usize {
+pub(crate) fn votes(inspection: &Inspection, lock: &Sighting) -> usize {
     let id = lock.owner_id();
     let same = inspection.sightings().filter(|seen| seen.owner_id() == id);
     same.count()

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::acquire::{Acquired, LockRequest, Wanted, enclosed, shut_down, shut_down_after_release};
 use crate::args::{Once, WaitArgs};
-use crate::break_lock::warn_of_unconfirmed;
+use crate::break_lock::unconfirmed;
 use crate::exit::{self, Failure, Outcome};
 use crate::held::Held;
 use crate::messages;
@@ -83,7 +83,9 @@ async fn clear(args: &Once) -> Result<u8, Failure> {
                 print_message(format!("deleted the stored output of `{name}`"));
             }
             let has_output = |seen: &Sighting| seen.holder.result.is_some();
-            warn_of_unconfirmed(&after?, "the stored output", has_output);
+            for warning in unconfirmed(&after?, "the stored output", has_output) {
+                print_message(warning);
+            }
             Ok(0)
         }
         false => {

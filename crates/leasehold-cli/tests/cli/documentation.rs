@@ -7,7 +7,7 @@ use leasehold_testkit::RedisServer;
 use crate::{Place, Running};
 
 const DOCUMENT: &str = include_str!("../../../../docs/cli.md");
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "run",
     "once",
     "elect",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 16] = [
     "release",
     "show",
     "ls",
+    "top",
     "break",
     "resize",
     "init",

@@ -20,6 +20,8 @@ mod permits;
 mod scripts;
 mod snapshots;
 mod terminal;
+#[cfg(feature = "top")]
+mod top;
 mod wait;
 
 use std::io::Read;

@@ -79,6 +79,11 @@ fn ls() {
 }
 
 #[test]
+fn top() {
+    check(&["top"], expect_file!["help/top.txt"]);
+}
+
+#[test]
 fn break_() {
     check(&["break"], expect_file!["help/break.txt"]);
 }

@@ -1,0 +1,215 @@
+use expect_test::expect;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+
+use super::*;
+use crate::top::app::Update;
+use crate::top::app::tests::{Lock, app};
+
+const LOCKS: [Lock<'_>; 5] = [
+    ("deploy", "web-1", "ci", 60, 9, "111"),
+    (
+        "backup",
+        "db-1.internal.example.com",
+        "nightly",
+        86_400 * 3,
+        5,
+        "222",
+    ),
+    ("import", "web-2", "", 5, 300, "33."),
+    ("split", "web-2", "", 4, 300, "45."),
+    ("注文\n\u{202e}", "web-3", "", 2, 300, "666"),
+];
+
+fn buffer(app: &mut App, width: u16, height: u16) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    let theme = Theme { has_colours: true };
+    // At the moment of the refresh.
+    let now = app.read_at.unwrap_or_else(Instant::now);
+    terminal
+        .draw(|frame| draw(frame, app, &theme, now))
+        .expect("drawn");
+    terminal.backend().buffer().clone()
+}
+
+/// The lines of the screen, without spaces at their ends and without empty lines.
+fn screen(app: &mut App, width: u16, height: u16) -> String {
+    let buffer = buffer(app, width, height);
+    let mut text = String::new();
+    for y in 0..height {
+        let mut line = String::new();
+        let mut x = 0;
+        while x < width {
+            let symbol = buffer[(x, y)].symbol();
+            line += symbol;
+            x += u16::try_from(symbol.width().max(1)).expect("a width");
+        }
+        if !line.trim_end().is_empty() {
+            text += line.trim_end();
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[test]
+fn eighty_columns() {
+    expect![[r#"
+        leasehold top  5 locks, 0 waiters                          every 2s, data 0s old
+        connecting to the nodes...
+        NAME                 HOLDER                    HELD↓   LEFT    RENEWS WAIT VOTES
+        backup               db-1.in… pid 17 (nightly) 3days   5s      -      -    3/3
+        deploy               web-1 pid 17 (ci)         1m      9s      -      -    3/3
+        import               web-2 pid 17              5s      5m      -      -    2/3
+        split (split)        web-2 pid 17              4s      5m      -      -    1/3
+        注文\n\u{202e}       web-3 pid 17              2s      5m      -      -    3/3
+        ?:help q:quit s:sort (age) /:filter Enter:details b:break p:pause
+    "#]]
+    .assert_eq(&screen(&mut app(&LOCKS), 80, 24));
+}
+
+#[test]
+fn wide() {
+    expect![[r#"
+        leasehold top  5 locks, 0 waiters                                                                            every 2s, data 0s old
+        connecting to the nodes...
+        NAME                           HOLDER                                     HELD↓   LEFT    RENEWS WAIT VOTES NODES TOKEN
+        backup                         db-1.internal.example.com pid 17 (nightly) 3days   5s      -      -    3/3   +++   1700000000259200
+        deploy                         web-1 pid 17 (ci)                          1m      9s      -      -    3/3   +++   1700000000000060
+        import                         web-2 pid 17                               5s      5m      -      -    2/3   ++-   1700000000000005
+        split (split)                  web-2 pid 17                               4s      5m      -      -    1/3   +x-   1700000000000004
+        注文\n\u{202e}                 web-3 pid 17                               2s      5m      -      -    3/3   +++   1700000000000002
+        ?:help q:quit s:sort (age) /:filter Enter:details b:break p:pause
+    "#]].assert_eq(&screen(&mut app(&LOCKS), 130, 24));
+}
+
+#[test]
+fn narrow() {
+    expect![[r#"
+        5 locks            every 2s, data 0s old
+        connecting to the nodes...
+        NAME           HOLDER            HELD↓
+        backup         db-1.in… pid 17 … 3days
+        deploy         web-1 pid 17 (ci) 1m
+        import         web-2 pid 17      5s
+        split (split)  web-2 pid 17      4s
+        ?:help q:quit s:sort (age) /:filter Ent…
+    "#]]
+    .assert_eq(&screen(&mut app(&LOCKS), 40, 8));
+    expect![[r#"
+        39 x 8 is too small: leasehold top
+        needs 40 x 8. q quits.
+    "#]]
+    .assert_eq(&screen(&mut app(&LOCKS), 39, 8));
+    // Any size can be drawn.
+    for (width, height) in [(1, 1), (2, 30), (200, 1), (39, 7), (41, 9), (500, 3)] {
+        for keys in ["", "d", "b", "?", "/x"] {
+            let mut app = app(&LOCKS);
+            app.press(keys);
+            app.notice = keys.is_empty().then(|| vec!["x".repeat(600)]);
+            screen(&mut app, width, height);
+        }
+    }
+}
+
+#[test]
+fn dialogs() {
+    let mut app = app(&LOCKS);
+    app.press("jb");
+    let text = screen(&mut app, 80, 24);
+    for part in [
+        "┌ break deploy ─",
+        "`deploy` is held by web-1 pid 17 (ci) for 1m",
+        "only tokens protect its data until it stops.",
+        "Break the lock? Type y and press Enter (Esc: no): ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    app.press("\x1b?");
+    expect![[r#"
+        leasehold top  5 locks, 0 waiters                          every 2s, data 0s old
+        connecting to the nodes...
+        NAME                 HOLDER                    HELD↓   LEFT    RENEWS WAIT VOTES
+        backup               db-1.in… pid 17 (nightly) 3days   5s      -      -    3/3
+        ┌ keys ───────────────────────────────────────────────────────────────────────┐
+        │ Up Down k j  select a lock; also PgUp, PgDn, Home (g), End (G)              │
+        │ Enter d      details of the selected lock, as `leasehold show`              │
+        │ b            break the selected lock, after confirmation                    │
+        │ /            filter: a part of the name or holder, or a pattern with * or ? │
+        │ Esc          clear the filter; close what is open                           │
+        │ s            sort by age, name, waiters, or time left                       │
+        │ S            reverse the order                                              │
+        │ p Space      pause, or go on                                                │
+        │ r            refresh now                                                    │
+        │ + -          a longer or shorter interval                                   │
+        │ Ctrl-L       draw the screen again                                          │
+        │ Ctrl-Z       stop; `fg` continues                                           │
+        │ q Ctrl-C     quit                                                           │
+        └─────────────────────────────────────────────────────────────────────────────┘
+        ?:help q:quit s:sort (age) /:filter Enter:details b:break p:pause
+    "#]]
+    .assert_eq(&screen(&mut app, 80, 24));
+    app.press("\x1b/no such lock");
+    expect![[r#"
+        leasehold top  0 of 5 locks, 0 waiters                     every 2s, data 0s old
+        connecting to the nodes...
+        NAME                 HOLDER                    HELD↓   LEFT    RENEWS WAIT VOTES
+        no held lock matches `no such lock`
+        /no such lock
+    "#]]
+    .assert_eq(&screen(&mut app, 80, 24));
+}
+
+/// What is wrong is on the screen, beside the old data and their age.
+#[test]
+fn old_data() {
+    let mut app = app(&LOCKS[..1]);
+    app.update(Update::Locks(Err(
+        "no majority: 2 of 3 nodes must answer".into()
+    )));
+    app.read_at = app
+        .read_at
+        .and_then(|at| at.checked_sub(Duration::from_secs(75)));
+    let mut terminal = Terminal::new(TestBackend::new(80, 10)).expect("a terminal");
+    let theme = Theme { has_colours: false };
+    let now = app.read_at.expect("data") + Duration::from_secs(75);
+    terminal
+        .draw(|frame| draw(frame, &mut app, &theme, now))
+        .expect("drawn");
+    let text = terminal.backend().to_string();
+    assert!(text.contains("every 2s, data 1m 15s old"), "{text}");
+    assert!(text.contains("no majority: 2 of 3 nodes"), "{text}");
+    assert!(text.contains("deploy"), "{text}");
+    // Without colours.
+    let buffer = terminal.backend().buffer();
+    assert!(
+        buffer
+            .content
+            .iter()
+            .all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset)
+    );
+}
+
+/// The cost of a frame does not grow with the number of locks: only the visible lines are made.
+#[test]
+fn many_locks() {
+    let names: Vec<_> = (0..10_000)
+        .map(|number| format!("lock-{number:05}"))
+        .collect();
+    let locks: Vec<Lock<'_>> = names
+        .iter()
+        .map(|name| (&**name, "h", "", 1, 9, "111"))
+        .collect();
+    let mut app = app(&locks);
+    app.press("sG");
+    let text = screen(&mut app, 80, 24);
+    assert!(
+        text.contains("leasehold top  10000 locks, 0 waiters"),
+        "{text}"
+    );
+    assert!(
+        text.contains("lock-09999") && !text.contains("lock-09900"),
+        "{text}"
+    );
+}
