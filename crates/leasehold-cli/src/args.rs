@@ -23,7 +23,13 @@ Exit codes:
 
 Otherwise, `run`, `once` and `elect` exit with the exit code of the command. `break` exits with 1 if \
 it broke nothing, `once --clear` if nothing was stored, and `doctor --strict` if there are warnings. \
-`doctor` exits with 2 if a check failed.";
+`doctor` exits with 2 if a check failed.
+
+Settings:
+  The value of an option comes from the command line, else from its environment variable, else from
+  the profile (--profile, LEASEHOLD_PROFILE), else from the top level of the configuration file
+  (--config, LEASEHOLD_CONFIG, ~/.config/leasehold/leasehold.toml, /etc/leasehold/leasehold.toml),
+  else it is the built-in default. `leasehold config` shows all values and where they come from.";
 
 /// The program.
 #[derive(Parser)]
@@ -79,6 +85,8 @@ pub(crate) enum Command {
     Doctor(Doctor),
     /// Show the state of each node
     Nodes(Nodes),
+    /// Show the settings in force and where each of them comes from
+    Config(Config),
     /// Print a shell completion script
     Completions {
         /// The shell
@@ -96,45 +104,57 @@ pub(crate) enum Command {
 #[command(next_help_heading = "Nodes (default: the embedded store of this machine)")]
 pub(crate) struct NodeArgs {
     /// A node: `redis://[user:pass@]host[:port][/db]`, `rediss://…`, `redis+unix:///path`,
-    /// `local:` or `local:/path`. Repeat the option for several nodes; a majority must agree
-    /// [env: LEASEHOLD_NODES, separated by commas]
-    #[arg(long = "node", value_name = "URL", conflicts_with = "nodes_file")]
+    /// `local:` or `local:/path`. Repeat the option for several nodes; a majority must agree. In the
+    /// variable, commas separate the URLs
+    #[arg(
+        id = "nodes",
+        long = "node",
+        value_name = "URL",
+        conflicts_with = "nodes_file"
+    )]
     pub(crate) node: Vec<String>,
     /// Read node URLs from this file, one per line. Only its owner may have access (mode 0600)
-    /// [env: LEASEHOLD_NODES_FILE]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) nodes_file: Option<PathBuf>,
     /// Prepend this text to every lock name
     #[arg(
         long,
         value_name = "TEXT",
-        env = "LEASEHOLD_PREFIX",
         default_value = "",
-        hide_default_value = true,
-        hide_env_values = true
+        hide_default_value = true
     )]
     pub(crate) prefix: String,
     /// How long a node does not vote after a restart, or `off`. All clients must use the same
     /// value [default: 60s for three or more nodes, otherwise off]
-    #[arg(long, value_name = "TIME", value_parser = guard, env = "LEASEHOLD_RESTART_GUARD",
-          hide_env_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = guard)]
     pub(crate) restart_guard: Option<Guard>,
     /// Let nodes vote even if they restarted recently. For the first start of a deployment
-    #[arg(long, env = "LEASEHOLD_ASSUME_FRESH", hide_env_values = true,
-          value_parser = clap::builder::FalseyValueParser::new())]
+    #[arg(long)]
     pub(crate) assume_fresh: bool,
     /// Certificate authority (PEM) for `rediss://` nodes [default: Mozilla's list]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          env = "LEASEHOLD_TLS_CA", hide_env_values = true)]
+    #[arg(id = "tls.ca", long = "tls-ca", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Client certificate (PEM) for `rediss://` nodes
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_key",
-          env = "LEASEHOLD_TLS_CERT", hide_env_values = true)]
+    /// Client certificate (PEM) for `rediss://` nodes. Needs --tls-key
+    #[arg(id = "tls.cert", long = "tls-cert", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// Private key (PEM) of the client certificate
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "tls_cert",
-          env = "LEASEHOLD_TLS_KEY", hide_env_values = true)]
+    /// Private key (PEM) of the client certificate. Needs --tls-cert
+    #[arg(id = "tls.key", long = "tls-key", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+}
+
+/// Where defaults of options come from. `config::parse` reads these.
+#[derive(Args)]
+#[command(next_help_heading = "Configuration")]
+pub(crate) struct ConfigArgs {
+    /// Read the defaults of options from this file [default: leasehold/leasehold.toml in
+    /// $XDG_CONFIG_HOME or ~/.config, or in /etc]
+    #[arg(id = "config", long = "config", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    _config: Option<PathBuf>,
+    /// Use this profile of the configuration file
+    #[arg(id = "profile", long = "profile", value_name = "NAME")]
+    _profile: Option<String>,
 }
 
 /// How to wait for a lock.
@@ -414,7 +434,8 @@ pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) waiting: WaitArgs,
     /// How long the lock stays held. It is not renewed
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "60s")]
+    #[arg(id = "acquire_ttl", long = "ttl", value_name = "TIME", value_parser = duration,
+          default_value = "60s")]
     pub(crate) ttl: Duration,
     /// Output format
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = LeaseFormat::Export)]
@@ -445,11 +466,12 @@ pub(crate) struct Extend {
     #[command(flatten)]
     pub(crate) owned: Owned,
     /// How long the lock stays held, from now on. A lease that has more time left keeps it. The
-    /// default is the TTL of `acquire`, which sets LEASEHOLD_TTL
+    /// default is the TTL of `acquire`, which sets LEASEHOLD_LEASE_TTL
     #[arg(
-        long,
+        id = "acquire_ttl",
+        long = "ttl",
         value_name = "TIME",
-        env = "LEASEHOLD_TTL",
+        env = "LEASEHOLD_LEASE_TTL",
         hide_env_values = true,
         value_parser = duration,
         default_value = "60s"
@@ -689,6 +711,25 @@ pub(crate) struct Nodes {
     pub(crate) nodes: NodeArgs,
 }
 
+#[derive(Args)]
+#[command(
+    override_usage = "leasehold config [OPTIONS] [-- COMMAND [ARGUMENTS]...]",
+    after_help = "Checks the whole configuration file, including the profiles that are not used, and exits with \
+                  64 if something in it is wrong. Passwords are not shown.\n\n\
+                  The settings of one command line:\n\n  \
+                  leasehold config -- run deploy --wait 5s -- ./deploy.sh"
+)]
+pub(crate) struct Config {
+    /// Show the settings of this command line of `leasehold`, which is not run
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Table)]
+    pub(crate) output: ReportFormat,
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReportFormat {
     /// Text
@@ -705,7 +746,7 @@ pub(crate) enum Guard {
 }
 
 /// Parses a duration or `off`.
-fn guard(text: &str) -> Result<Guard, String> {
+pub(crate) fn guard(text: &str) -> Result<Guard, String> {
     match text {
         "off" => Ok(Guard::Off),
         text => duration(text).map(Guard::For),

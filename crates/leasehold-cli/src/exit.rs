@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use leasehold::{Error, Invalid};
 
-use crate::messages;
+use crate::{config, messages};
 
 /// Wrong usage (`EX_USAGE`).
 pub(crate) const USAGE: u8 = 64;
@@ -41,9 +41,14 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(code: u8, text: impl Into<String>) -> Self {
+        let mut text = text.into();
+        if code == USAGE {
+            // An option that is wrong may not be on the command line.
+            text += &config::in_force().notes(&text);
+        }
         Self {
             code,
-            text: text.into(),
+            text,
             held: code == HELD,
         }
     }

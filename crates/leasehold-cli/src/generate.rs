@@ -2,22 +2,22 @@
 
 use std::process::ExitCode;
 
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::config::documented;
 use crate::exit::{Failure, Outcome};
 use crate::report::print_stdout;
 
 pub(crate) fn completions(shell: Shell) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
+    clap_complete::generate(shell, &mut documented(), "leasehold", &mut script);
     print_stdout(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn man(of: Option<&str>) -> Outcome {
-    let mut command = Cli::command();
+    let mut command = documented();
     command.build();
     let command = match of {
         None => command,
@@ -36,7 +36,8 @@ pub(crate) fn man(of: Option<&str>) -> Outcome {
     // The heading says so.
     let page = page
         .replace("\nExit codes:\n", "\n.nf\n")
-        .replace("\nOtherwise, ", "\n.fi\n.PP\nOtherwise, ");
+        .replace("\nOtherwise, ", "\n.fi\n.PP\nOtherwise, ")
+        .replace("\nSettings:\n", "\n.SH SETTINGS\n.nf\n");
     print_stdout(page.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 mod acquire;
 mod args;
 mod break_lock;
+mod config;
 mod doctor;
 mod exit;
 mod generate;
@@ -13,6 +14,7 @@ mod messages;
 mod nested;
 mod nodes;
 mod output;
+mod private_file;
 mod report;
 mod resize;
 mod run;
@@ -24,33 +26,36 @@ mod subject;
 mod top;
 mod wait_free;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 
-use args::{Cli, Command};
+use args::Command;
+use config::Unusable;
 use exit::Outcome;
 
 fn main() -> ExitCode {
     let args = args::expand_watch(std::env::args_os());
-    let cli = match Cli::try_parse_from(&args) {
-        Ok(cli) => cli,
-        Err(error) => {
+    let outcome = match config::parse(&args) {
+        Ok(cli) => dispatch(cli.command),
+        Err(Unusable::Settings(failure)) => {
+            fail_eval(&args);
+            Err(failure)
+        }
+        Err(Unusable::Arguments(error)) => {
             // Help and version are not errors. A closed output is not one either.
             let _ = error.print();
             return match error.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
                 _ => {
-                    if args::is_for_eval(&args) {
-                        script::fail_eval(exit::USAGE);
-                    }
+                    fail_eval(&args);
                     ExitCode::from(exit::USAGE)
                 }
             };
         }
     };
-    let code = dispatch(cli.command).unwrap_or_else(|failure| {
+    let code = outcome.unwrap_or_else(|failure| {
         if !failure.text.is_empty() {
             report::print_message(format!("error: {}", failure.text));
         }
@@ -58,6 +63,13 @@ fn main() -> ExitCode {
     });
     output::finish_writing();
     code
+}
+
+/// Lets `eval` fail if a shell uses it for the output of this command line, which is not carried out.
+fn fail_eval(args: &[OsString]) {
+    if args::is_for_eval(args) {
+        script::fail_eval(exit::USAGE);
+    }
 }
 
 fn dispatch(command: Command) -> Outcome {
@@ -80,6 +92,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Init(args) => block_on(init::init(args)),
         Command::Doctor(args) => block_on(doctor::doctor(args)),
         Command::Nodes(args) => block_on(list_nodes::list_nodes(args)),
+        Command::Config(args) => block_on(config::show(args)),
     }
 }
 

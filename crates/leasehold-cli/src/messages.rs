@@ -8,6 +8,7 @@ use leasehold::{
     Error, Holder, Inspection, Invalid, NodeOutcome, NodeReport, Refusal, Sighting, TlsPart,
 };
 
+use crate::config;
 use crate::report::short;
 use crate::subject;
 
@@ -263,6 +264,10 @@ fn constants(theirs: &str, ours: &str) -> (String, String) {
 
 fn invalid(invalid: &Invalid) -> String {
     match invalid {
+        Invalid::NodeUrl { index, why, .. } => match config::in_force().place_of_node(*index) {
+            Some(place) => format!("{place}: `nodes`: {why}"),
+            None => invalid.to_string(),
+        },
         Invalid::Duration {
             option,
             value,

@@ -1,14 +1,17 @@
-//! Finds out which nodes to use: from arguments, a file, the environment, or the default.
+//! Finds out which nodes to use, and passes them on to a `leasehold` in the command.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::{Builder, Client, Options};
 
 use crate::args::{Guard, NodeArgs};
+use crate::config::{
+    self, CONFIG_VARIABLE, Given, InForce, PROFILE_VARIABLE, Setting, Source as From,
+};
 use crate::exit::Failure;
+use crate::private_file::{OpenFile, refuse_access_of_others};
 use crate::report::print_message;
 
 /// The variable that names the nodes.
@@ -16,7 +19,7 @@ const VARIABLE: &str = "LEASEHOLD_NODES";
 /// The variable that names a file of nodes.
 const FILE_VARIABLE: &str = "LEASEHOLD_NODES_FILE";
 /// Set for a command if the nodes of its `leasehold run` are not passed on to it.
-const HIDDEN: &str = "LEASEHOLD_NODES_HIDDEN";
+pub(crate) const HIDDEN: &str = "LEASEHOLD_NODES_HIDDEN";
 /// The default TTL of the library.
 const INSPECTING_TTL: Duration = Duration::from_secs(10);
 
@@ -35,9 +38,14 @@ pub(crate) struct Deployment<'a> {
 
 /// Where the URLs of the nodes come from.
 enum Source {
+    /// The embedded store is the default.
     Default,
+    /// Arguments or a variable.
     Urls,
+    /// A nodes file.
     File(PathBuf),
+    /// The configuration file, or a nodes file that it names.
+    Config,
 }
 
 impl NodeArgs {
@@ -63,46 +71,52 @@ impl NodeArgs {
     }
 
     fn urls(&self) -> Result<(Source, Vec<String>), Failure> {
-        if !self.node.is_empty() {
-            if self.node.iter().any(|url| has_password(url)) {
-                print_message(format!(
-                    "warning: a password in an argument is visible to all users of this machine; \
-                     put the nodes into {VARIABLE} or a --nodes-file"
-                ));
-            }
-            if self.node.iter().any(|url| is_list(url)) {
-                return Err(Failure::usage(format!(
-                    "--node takes one URL; repeat it for each server (only {VARIABLE} is separated \
-                     by commas)"
-                )));
-            }
-            return Ok((Source::Urls, self.node.clone()));
-        }
-        if let Some(path) = &self.nodes_file {
-            return Ok((Source::File(path.clone()), from_file(path)?));
-        }
-        let file = std::env::var_os(FILE_VARIABLE).map(PathBuf::from);
-        match (std::env::var(VARIABLE), file) {
-            (Err(std::env::VarError::NotUnicode(_)), _) => {
-                Err(Failure::usage(format!("{VARIABLE} is not valid UTF-8")))
-            }
-            (Ok(_), Some(_)) => Err(Failure::usage(format!(
-                "{VARIABLE} and {FILE_VARIABLE} are both set; unset one of them"
-            ))),
-            (Ok(text), None) => Ok((Source::Urls, from_variable(&text)?)),
-            (Err(_), Some(path)) => {
-                let urls = from_file(&path)?;
-                Ok((Source::File(path), urls))
-            }
-            // The embedded store would not exclude clients of the nodes of the outer command.
-            (Err(_), None) if std::env::var_os(HIDDEN).is_some() => Err(Failure::usage(
+        let in_force = config::in_force();
+        let source = |key| in_force.get(key).map(|given| &given.source);
+        let (nodes, file) = (source("nodes"), source("nodes_file"));
+        let is_hidden = nodes == Some(&From::Variable(HIDDEN));
+        // The embedded store, or the nodes of a configuration file, would not exclude clients of the
+        // nodes of the outer command.
+        if is_hidden && file.is_none_or(From::is_file) {
+            return Err(Failure::usage(
                 "the node URLs of the enclosing `leasehold run` contain a password (or a comma), so they \
                  are not passed on to its command\nnext: put the URLs into a file with mode 0600, and use \
-                 --nodes-file with the enclosing `leasehold run`, which passes it on, or with this \
-                 command (to use the embedded store: `--node local:`)",
-            )),
-            (Err(_), None) => Ok((Source::Default, vec!["local:".to_owned()])),
+                 --nodes-file or --config with the enclosing `leasehold run`, which passes it on, or with \
+                 this command (to use the embedded store: `--node local:`)",
+            ));
         }
+        if let Some(path) = &self.nodes_file {
+            let urls = from_file(path)?;
+            return Ok(match file.is_some_and(From::is_file) {
+                true => (Source::Config, urls),
+                false => (Source::File(path.clone()), urls),
+            });
+        }
+        Ok(match nodes {
+            _ if self.node.is_empty() => (Source::Default, vec!["local:".to_owned()]),
+            Some(source) if source.is_file() => (Source::Config, self.node.clone()),
+            Some(From::CommandLine) => {
+                check_arguments(&self.node)?;
+                (Source::Urls, self.node.clone())
+            }
+            _ => (Source::Urls, self.node.clone()),
+        })
+    }
+}
+
+/// Checks the values of `--node`.
+fn check_arguments(urls: &[String]) -> Result<(), Failure> {
+    if urls.iter().any(|url| has_password(url)) {
+        print_message(format!(
+            "warning: a password in an argument is visible to all users of this machine; put the nodes \
+             into {VARIABLE}, a --nodes-file or a configuration file"
+        ));
+    }
+    match urls.iter().any(|url| is_list(url)) {
+        true => Err(Failure::usage(format!(
+            "--node takes one URL; repeat it for each server (only {VARIABLE} is separated by commas)"
+        ))),
+        false => Ok(()),
     }
 }
 
@@ -142,10 +156,18 @@ impl Deployment<'_> {
             builder = builder.assume_fresh();
         }
         if let Some(path) = &args.tls_ca {
-            builder = builder.tls_root_certificate(read(path)?);
+            builder = builder.tls_root_certificate(read("--tls-ca", path)?);
         }
-        if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
-            builder = builder.tls_client_certificate(read(certificate)?, read(key)?);
+        match (&args.tls_cert, &args.tls_key) {
+            (Some(certificate), Some(key)) => {
+                builder = builder.tls_client_certificate(
+                    read("--tls-cert", certificate)?,
+                    read("--tls-key", key)?,
+                );
+            }
+            (None, None) => {}
+            (Some(_), None) => return Err(Failure::usage("--tls-cert needs --tls-key")),
+            (None, Some(_)) => return Err(Failure::usage("--tls-key needs --tls-cert")),
         }
         Ok(builder.prefix(&args.prefix))
     }
@@ -153,35 +175,49 @@ impl Deployment<'_> {
     /// The variables to set or to remove so that another `leasehold` uses the same nodes with the
     /// same options. They contain no password. `--assume-fresh` is not passed on: servers that were
     /// new when this process started may have restarted since.
+    ///
+    /// What comes from a configuration file is passed on as the file and its profile, so that a nested
+    /// `leasehold` can choose another profile.
     pub(crate) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
         let (mut urls, mut file, mut hidden) = (None, None, None);
         match &self.source {
-            Source::Default => {}
+            Source::Default | Source::Config => {}
             Source::File(path) => file = Some(absolute(path)),
             Source::Urls if self.urls.iter().any(|url| is_private(url)) => {
                 hidden = Some("1".into());
             }
             Source::Urls => urls = Some(self.urls.join(",").into()),
         }
-        let args = self.args;
-        let path = |path: &Option<PathBuf>| path.as_deref().map(absolute);
-        let guard = args.restart_guard.map(|guard| match guard {
-            Guard::Off => "off".to_owned(),
-            Guard::For(guard) => humantime::format_duration(guard).to_string(),
-        });
-        vec![
-            (VARIABLE, urls),
-            (FILE_VARIABLE, file),
-            (HIDDEN, hidden),
-            (
-                "LEASEHOLD_PREFIX",
-                (!args.prefix.is_empty()).then(|| args.prefix.clone().into()),
-            ),
-            ("LEASEHOLD_RESTART_GUARD", guard.map(OsString::from)),
-            ("LEASEHOLD_TLS_CA", path(&args.tls_ca)),
-            ("LEASEHOLD_TLS_CERT", path(&args.tls_cert)),
-            ("LEASEHOLD_TLS_KEY", path(&args.tls_key)),
-        ]
+        let mut variables = vec![(VARIABLE, urls), (FILE_VARIABLE, file), (HIDDEN, hidden)];
+        let in_force = config::in_force();
+        variables.extend(passed_on(in_force));
+        if let Some(file) = &in_force.file {
+            variables.push((CONFIG_VARIABLE, Some(file.path.clone().into())));
+            variables.push((PROFILE_VARIABLE, in_force.profile.clone().map(Into::into)));
+        }
+        variables
+    }
+}
+
+/// The variables of all settings about nodes, apart from the nodes themselves. A value that is empty
+/// is passed on, too: it is stronger than that of the configuration file.
+fn passed_on(in_force: &InForce) -> impl Iterator<Item = (&'static str, Option<OsString>)> {
+    let others = config::SETTINGS.iter().filter(|setting| {
+        setting.is_passed_on && ![VARIABLE, FILE_VARIABLE].contains(&setting.variable)
+    });
+    others.map(|setting| {
+        let given = in_force.get(setting.key);
+        let given = given.filter(|given| !given.source.is_file());
+        (setting.variable, given.map(|given| text_of(setting, given)))
+    })
+}
+
+/// The value of a setting as the text of its variable.
+fn text_of(setting: &Setting, given: &Given) -> OsString {
+    match given.values.first() {
+        Some(path) if setting.kind == config::Kind::Path => absolute(Path::new(path)),
+        Some(value) => value.clone(),
+        None => OsString::new(),
     }
 }
 
@@ -204,7 +240,7 @@ fn is_sentinel(url: &str) -> bool {
 }
 
 /// Splits a list of URLs at its commas, except at those between the sentinels of one URL.
-fn split(text: &str) -> Vec<String> {
+pub(crate) fn split(text: &str) -> Vec<String> {
     let mut urls: Vec<String> = Vec::new();
     for part in text
         .split(',')
@@ -225,16 +261,6 @@ fn is_list(argument: &str) -> bool {
     argument.split(',').skip(1).any(|url| url.contains("://"))
 }
 
-fn from_variable(text: &str) -> Result<Vec<String>, Failure> {
-    let urls = split(text);
-    match urls.is_empty() {
-        true => Err(Failure::usage(format!(
-            "{VARIABLE} is set but contains no URL; unset it to use the embedded store"
-        ))),
-        false => Ok(urls),
-    }
-}
-
 fn from_file(path: &Path) -> Result<Vec<String>, Failure> {
     let unreadable = |error| {
         Failure::usage(format!(
@@ -242,16 +268,10 @@ fn from_file(path: &Path) -> Result<Vec<String>, Failure> {
             path.display()
         ))
     };
-    let mode = std::fs::metadata(path).map_err(unreadable)?.mode();
-    if mode & 0o077 != 0 {
-        return Err(Failure::usage(format!(
-            "the nodes file {} may contain passwords but other users have access to it (mode \
-             {:04o}); run `chmod 600 {0}`",
-            path.display(),
-            mode & 0o7777
-        )));
-    }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    let file = OpenFile::open(path).map_err(unreadable)?;
+    let what = format!("the nodes file {} may contain passwords", path.display());
+    refuse_access_of_others(path, file.mode, &what)?;
+    let text = file.read().map_err(unreadable)?;
     let lines = text.lines().map(str::trim);
     // `#` starts a comment only after a space: it may be part of a URL.
     let lines = lines.map(|line| line.split_once(" #").map_or(line, |(url, _)| url.trim()));
@@ -269,7 +289,7 @@ fn from_file(path: &Path) -> Result<Vec<String>, Failure> {
 }
 
 /// Whether a URL contains a password: `scheme://user:password@host` or `?pass=…`.
-fn has_password(url: &str) -> bool {
+pub(crate) fn has_password(url: &str) -> bool {
     let Some((_, rest)) = url.split_once("://") else {
         return false;
     };
@@ -282,14 +302,44 @@ fn has_password(url: &str) -> bool {
             .any(|p| p.starts_with("pass=") || p.starts_with("sentinel_pass="))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path)
-        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
+/// A URL without its password, for the screen.
+pub(crate) fn masked(url: &str) -> String {
+    const MASK: &str = "***";
+    let Some((scheme, rest)) = url.split_once("://").filter(|_| has_password(url)) else {
+        return url.to_owned();
+    };
+    let (authority, query) = match rest.split_once('?') {
+        Some((authority, query)) => (authority, Some(query)),
+        None => (rest, None),
+    };
+    let (host, path) = authority.split_at(authority.find('/').unwrap_or(authority.len()));
+    let host = match host.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((user, _)) => format!("{user}:{MASK}@{host}"),
+            None => format!("{user}@{host}"),
+        },
+        None => host.to_owned(),
+    };
+    let query = query.map_or(String::new(), |query| {
+        let parts = query.split('&').map(|part| match part.split_once('=') {
+            Some((key @ ("pass" | "sentinel_pass"), _)) => format!("{key}={MASK}"),
+            _ => part.to_owned(),
+        });
+        format!("?{}", parts.collect::<Vec<_>>().join("&"))
+    });
+    format!("{scheme}://{host}{path}{query}")
+}
+
+fn read(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| {
+        let path = path.display();
+        Failure::usage(format!("{option}: cannot read {path}: {error}"))
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{has_password, split};
+    use super::{has_password, masked, split};
 
     #[test]
     fn the_sentinels_of_a_url_stay_together() {
@@ -321,6 +371,26 @@ mod tests {
             "redis://h/1?a=b",
         ] {
             assert!(!has_password(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_masked() {
+        for (url, shown) in [
+            ("redis://user:a:b@host:1/2", "redis://user:***@host:1/2"),
+            ("rediss://:s3cr3t@host", "rediss://:***@host"),
+            (
+                "redis+unix:///r.sock?db=1&pass=x",
+                "redis+unix:///r.sock?db=1&pass=***",
+            ),
+            (
+                "redis+sentinel://u:x@a,b/s?sentinel_user=v&sentinel_pass=y",
+                "redis+sentinel://u:***@a,b/s?sentinel_user=v&sentinel_pass=***",
+            ),
+            ("redis://user@host", "redis://user@host"),
+            ("local:/a:b@c", "local:/a:b@c"),
+        ] {
+            assert_eq!(masked(url), shown);
         }
     }
 }

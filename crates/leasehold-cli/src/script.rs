@@ -189,7 +189,7 @@ impl Owned {
                 .ok()
                 .filter(|_| self.is_in_environment())
         };
-        let ttl = variable("LEASEHOLD_TTL").and_then(|ttl| crate::args::duration(&ttl).ok());
+        let ttl = variable("LEASEHOLD_LEASE_TTL").and_then(|ttl| crate::args::duration(&ttl).ok());
         let deadline_ms = variable("LEASEHOLD_DEADLINE_MS").and_then(|ms| ms.parse().ok());
         (ttl.unwrap_or_default(), deadline_ms.unwrap_or_default())
     }
@@ -237,7 +237,7 @@ fn print(
                 ("OWNER", printed.owner.as_bytes()),
                 ("TOKEN", printed.token.to_string().as_bytes()),
                 ("DEADLINE_MS", printed.deadline_ms.to_string().as_bytes()),
-                ("TTL", format!("{}ms", printed.ttl_ms).as_bytes()),
+                ("LEASE_TTL", format!("{}ms", printed.ttl_ms).as_bytes()),
             ] {
                 if !text.is_empty() {
                     text.push(b'\n');

@@ -7,7 +7,7 @@ use leasehold_testkit::RedisServer;
 use crate::{Place, Running};
 
 const DOCUMENT: &str = include_str!("../../../../docs/cli.md");
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "once",
     "elect",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 17] = [
     "init",
     "doctor",
     "nodes",
+    "config",
     "completions",
     "man",
 ];

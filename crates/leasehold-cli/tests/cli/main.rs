@@ -4,6 +4,7 @@
 
 mod also;
 mod command;
+mod config;
 mod counting;
 mod doctor;
 mod documentation;
@@ -34,6 +35,9 @@ use leasehold_testkit::{RedisServer, TempDir, process};
 
 /// A shell command that runs until the file `go` exists.
 const UNTIL_GO: &str = "while [ ! -e go ]; do sleep 0.01; done";
+
+/// A configuration file without settings.
+const NO_CONFIG: &str = "/dev/null";
 
 /// The nodes of a test, and a directory for its files.
 struct Place {
@@ -85,6 +89,8 @@ impl Place {
             .args(args)
             .current_dir(self.dir.path())
             .env("XDG_STATE_HOME", self.dir.path().join("state"))
+            .env("HOME", self.dir.path())
+            .env_remove("XDG_CONFIG_HOME")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -93,6 +99,8 @@ impl Place {
                 command.env_remove(key);
             }
         }
+        // Not the configuration of this machine.
+        command.env("LEASEHOLD_CONFIG", NO_CONFIG);
         if let Some(nodes) = &self.nodes {
             command.env("LEASEHOLD_NODES", nodes);
         }

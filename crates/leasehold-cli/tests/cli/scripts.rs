@@ -73,7 +73,7 @@ fn extend_never_shortens() {
                      echo $LEASEHOLD_DEADLINE_MS
                      eval \"$(leasehold extend a --ttl 5s)\"
                      echo $LEASEHOLD_DEADLINE_MS
-                     echo $LEASEHOLD_TTL
+                     echo $LEASEHOLD_LEASE_TTL
                      leasehold release a"
                 ),
             );

@@ -104,6 +104,11 @@ fn nodes() {
 }
 
 #[test]
+fn config() {
+    check(&["config"], expect_file!["help/config.txt"]);
+}
+
+#[test]
 fn completions() {
     check(&["completions"], expect_file!["help/completions.txt"]);
 }

@@ -75,6 +75,16 @@ impl Transcript {
         self.text += &self.masked(place, &text);
     }
 
+    /// Records the configuration file of the commands that follow.
+    pub(super) fn heading(&mut self, file: &str) {
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        let lines = file.lines().map(|line| format!("| {line}\n"));
+        self.text += "leasehold.toml:\n";
+        self.text.extend(lines);
+    }
+
     pub(super) fn text(&self) -> &str {
         &self.text
     }
@@ -100,7 +110,8 @@ fn command_line(command: &Command) -> String {
     let mut words = Vec::new();
     for (key, value) in command.get_envs() {
         let key = key.to_string_lossy();
-        let is_shown = key.starts_with("LEASEHOLD_");
+        let is_none = value.is_some_and(|value| value == crate::NO_CONFIG);
+        let is_shown = key.starts_with("LEASEHOLD_") && !is_none;
         if let Some(value) = value.filter(|_| is_shown) {
             words.push(format!("{key}={}", quoted(&value.to_string_lossy())));
         }

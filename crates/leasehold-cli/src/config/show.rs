@@ -1,0 +1,224 @@
+//! `config`: the settings in force, and where each of them comes from.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use leasehold::{Client, Error, Invalid};
+use serde::Serialize;
+
+use super::file::{ConfigFile, Level, place};
+use super::layers::{Given, InForce, Source};
+use super::settings::{Kind, Setting};
+use super::{Unusable, find, in_force, read};
+use crate::args::{Config, ReportFormat};
+use crate::exit::{self, Failure, Outcome};
+use crate::nodes::masked;
+use crate::report::print_stdout;
+use crate::show::{json, plain_table, without_padding};
+
+pub(crate) async fn show(args: Config) -> Outcome {
+    let of_line;
+    let (shown, is_of_config) = match &*args.command {
+        [] => (in_force(), true),
+        line => match of_command_line(line)? {
+            Ok(read) => {
+                of_line = read;
+                (&of_line, false)
+            }
+            Err(code) => return Ok(code),
+        },
+    };
+    let text = match args.output {
+        ReportFormat::Json => json(&Shown::of(shown))? + "\n",
+        ReportFormat::Table => table(shown),
+    };
+    print_stdout(text.as_bytes())?;
+    if let Some(file) = &shown.file {
+        check_urls(file)?;
+    }
+    if is_of_config {
+        // Reads the nodes file and the certificates.
+        args.nodes.inspecting_client()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The settings of another command line, or an exit code if it is wrong.
+fn of_command_line(line: &[OsString]) -> Result<Result<InForce, ExitCode>, Failure> {
+    if in_force().has_own_options {
+        return Err(Failure::usage(
+            "options before `--` have no effect on the command line that is shown; write them behind the \
+             name of its command",
+        ));
+    }
+    let program = [OsString::from("leasehold")];
+    let line: Vec<_> = program.iter().chain(line).cloned().collect();
+    match read(&line) {
+        Ok((_, shown)) => Ok(Ok(shown)),
+        Err(Unusable::Settings(failure)) => Err(failure),
+        Err(Unusable::Arguments(error)) => {
+            let _ = error.print();
+            Ok(Err(match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(exit::USAGE),
+            }))
+        }
+    }
+}
+
+/// Checks the URLs of the top level and of all profiles. Connects to no server.
+fn check_urls(file: &ConfigFile) -> Result<(), Failure> {
+    let check = |level: &Level| {
+        let Some(nodes) = level.get("nodes") else {
+            return Ok(());
+        };
+        let urls = nodes.values.iter().map(|url| url.to_string_lossy());
+        match Client::builder().nodes(urls).build() {
+            Err(Error::Invalid(Invalid::NodeUrl { index, why, .. })) => {
+                let position = nodes.positions[index - 1];
+                let at = place(&file.path, position);
+                Err(Failure::usage(format!("{at}: `nodes`: {why}")))
+            }
+            built => Ok(built.map(|_| ())?),
+        }
+    };
+    check(&file.top)?;
+    file.profiles.values().try_for_each(check)
+}
+
+/// The JSON output.
+#[derive(Serialize)]
+struct Shown<'a> {
+    file: Option<String>,
+    profile: Option<&'a str>,
+    /// The profiles of the file.
+    profiles: Vec<&'a str>,
+    settings: Vec<Row<'a>>,
+}
+
+/// A setting in the JSON output.
+#[derive(Serialize)]
+struct Row<'a> {
+    key: &'static str,
+    /// `null` is the built-in default.
+    value: Option<serde_json::Value>,
+    default: &'static str,
+    source: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variable: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(shown: &'a InForce) -> Self {
+        let file = shown.file.as_ref();
+        let profiles = file.map(|file| file.profiles.keys().map(String::as_str).collect());
+        Self {
+            file: file.map(|file| file.path.display().to_string()),
+            profile: shown.profile.as_deref(),
+            profiles: profiles.unwrap_or_default(),
+            settings: shown.settings().map(|row| Row::of(row.0, row.1)).collect(),
+        }
+    }
+}
+
+impl<'a> Row<'a> {
+    fn of(setting: &Setting, given: Option<&'a Given>) -> Self {
+        let (mut variable, mut profile) = (None, None);
+        let source = match given.map(|given| &given.source) {
+            None => "default",
+            Some(Source::CommandLine) => "command_line",
+            Some(Source::Variable(name)) => {
+                variable = Some(*name);
+                "variable"
+            }
+            Some(Source::Profile(name)) => {
+                profile = Some(&**name);
+                "profile"
+            }
+            Some(Source::TopLevel) => "file",
+        };
+        let position = given.and_then(|given| given.positions.first());
+        Self {
+            key: setting.key,
+            value: given.and_then(value),
+            default: setting.default,
+            source,
+            variable,
+            profile,
+            line: position.map(|position| position.line),
+        }
+    }
+}
+
+/// The value in the JSON output.
+fn value(given: &Given) -> Option<serde_json::Value> {
+    let texts = texts(given);
+    let first = texts.first()?.clone();
+    Some(match given.setting.kind {
+        kind if kind.is_list() => texts.into(),
+        Kind::Flag => (first == "true").into(),
+        Kind::Number(_) => first.parse::<u64>().map_or(first.into(), Into::into),
+        _ => first.into(),
+    })
+}
+
+/// The values of a setting, without passwords.
+fn texts(given: &Given) -> Vec<String> {
+    let texts = given.values.iter().map(|value| value.to_string_lossy());
+    let masked = texts.map(|text| match given.setting.kind {
+        Kind::Urls => masked(&text),
+        _ => text.into_owned(),
+    });
+    masked.collect()
+}
+
+/// The output for people.
+fn table(shown: &InForce) -> String {
+    let mut text = match &shown.file {
+        Some(file) => format!("file      {}\n", file.path.display()),
+        None => {
+            let places = find::places();
+            let places = places.iter().map(|path| path.display().to_string());
+            let places: Vec<_> = places.collect();
+            format!("file      none (looked for {})\n", places.join(", "))
+        }
+    };
+    if let Some(file) = shown.file.as_ref().filter(|file| !file.profiles.is_empty()) {
+        let names = file.profiles.keys().map(String::as_str);
+        let names: Vec<_> = names.collect();
+        text += &format!("profile   {}\n", shown.profile.as_deref().unwrap_or("none"));
+        text += &format!("profiles  {}\n", names.join(", "));
+    }
+    text.push('\n');
+    let mut table = plain_table();
+    table.set_header(vec!["SETTING", "VALUE", "SOURCE"]);
+    for (setting, given) in shown.settings() {
+        let source = given.map_or("default".to_owned(), |given| short_source(shown, given));
+        let value = given.map(texts).filter(|texts| !texts.is_empty());
+        let is_hidden =
+            given.is_some_and(|given| given.source == Source::Variable(crate::nodes::HIDDEN));
+        let value = match value {
+            Some(texts) => texts.join(" "),
+            None if is_hidden => "not passed on by the enclosing `leasehold run`".to_owned(),
+            None => setting.default.to_owned(),
+        };
+        table.add_row(vec![setting.key.to_owned(), value, source]);
+    }
+    text + &without_padding(&table)
+}
+
+/// Where a value comes from, with only the name of the file: its path is above the table.
+fn short_source(shown: &InForce, given: &Given) -> String {
+    let source = shown.source(given);
+    let directory = shown.file.as_ref().and_then(|file| file.path.parent());
+    let directory = directory.map(|path| format!("{}/", path.display()));
+    match directory.and_then(|directory| source.strip_prefix(&directory)) {
+        Some(name) if given.source.is_file() => name.to_owned(),
+        _ => source,
+    }
+}

@@ -1,0 +1,48 @@
+//! Files that may contain passwords.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::exit::Failure;
+
+/// A file that was opened once, so that its mode is that of the text.
+pub(crate) struct OpenFile {
+    file: File,
+    pub(crate) mode: u32,
+    pub(crate) owner: u32,
+    /// Not a directory, a device or a pipe.
+    pub(crate) is_regular: bool,
+}
+
+impl OpenFile {
+    pub(crate) fn open(path: &Path) -> std::io::Result<Self> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        Ok(Self {
+            file,
+            mode: metadata.mode() & 0o7777,
+            owner: metadata.uid(),
+            is_regular: metadata.is_file(),
+        })
+    }
+
+    pub(crate) fn read(mut self) -> std::io::Result<String> {
+        let mut text = String::new();
+        self.file.read_to_string(&mut text)?;
+        Ok(text)
+    }
+}
+
+/// Refuses a file with passwords to which other users have access. `what` names the file and says
+/// what it contains.
+pub(crate) fn refuse_access_of_others(path: &Path, mode: u32, what: &str) -> Result<(), Failure> {
+    match mode & 0o077 {
+        0 => Ok(()),
+        _ => Err(Failure::usage(format!(
+            "{what} but other users have access to it (mode {mode:04o}); run `chmod 600 {}`",
+            path.display()
+        ))),
+    }
+}

@@ -1,0 +1,139 @@
+//! Which file is read, and which is refused.
+
+use super::{chmod, setting, settings, write};
+use crate::{Place, Running};
+
+/// The label in force tells which file was read.
+fn label(command: &mut std::process::Command) -> Option<String> {
+    let shown = settings(command);
+    setting(&shown, "label")["value"]
+        .as_str()
+        .map(str::to_owned)
+}
+
+#[test]
+fn the_first_file_is_read() {
+    let place = Place::local();
+    for (file, label) in [
+        (".config/leasehold/leasehold.toml", "home"),
+        ("xdg/leasehold/leasehold.toml", "xdg"),
+        ("variable.toml", "variable"),
+        ("option.toml", "option"),
+        // In the working directory.
+        ("leasehold.toml", "here"),
+    ] {
+        write(&place.file(file), &format!("label = \"{label}\"\n"));
+    }
+    let args = ["config", "-o", "json"];
+    let home = || place.configured(&args);
+    assert_eq!(label(&mut home()).as_deref(), Some("home"));
+    let xdg = || {
+        let mut command = home();
+        command.env("XDG_CONFIG_HOME", place.file("xdg"));
+        command
+    };
+    assert_eq!(label(&mut xdg()).as_deref(), Some("xdg"));
+    assert_eq!(
+        label(xdg().env("LEASEHOLD_CONFIG", "")).as_deref(),
+        Some("xdg")
+    );
+    let mut variable = xdg();
+    variable.env("LEASEHOLD_CONFIG", "variable.toml");
+    assert_eq!(label(&mut variable).as_deref(), Some("variable"));
+    variable.args(["--config", "option.toml"]);
+    assert_eq!(label(&mut variable).as_deref(), Some("option"));
+    assert_eq!(label(home().env("LEASEHOLD_CONFIG", "/dev/null")), None);
+}
+
+/// `leasehold.toml` in the working directory may belong to another user.
+#[test]
+fn the_working_directory_is_not_searched() {
+    let place = Place::local();
+    write(&place.file("leasehold.toml"), "not even TOML");
+    let ran = place.run_configured(&["run", "a", "--", "true"]);
+    assert_eq!((ran.code, &*ran.err), (0, ""));
+}
+
+#[test]
+fn files_that_others_can_change_or_read() {
+    let place = Place::local();
+    let with_password = "[profile.p]\nnodes = [\"redis://:secret@127.0.0.1:1\"]\n";
+    for (text, mode, says) in [
+        ("ttl = \"10s\"\n", 0o644, None),
+        ("ttl = \"10s\"\n", 0o664, None),
+        ("ttl = \"10s\"\n", 0o666, Some("all users can change")),
+        // Also in a profile that is not used.
+        (with_password, 0o600, None),
+        (with_password, 0o640, Some("contains a password")),
+        (with_password, 0o604, Some("chmod 600")),
+    ] {
+        let path = place.configure(text);
+        chmod(&path, mode);
+        let named = path.to_string_lossy().into_owned();
+        for args in [&["ls"][..], &["ls", "--config", &named]] {
+            let ran = place.run_configured(args);
+            assert!(!ran.err.contains("secret"), "{}", ran.err);
+            match says {
+                None => assert_eq!((ran.code, &*ran.err), (0, ""), "{mode:o}"),
+                Some(says) => {
+                    assert_eq!(ran.code, 64, "{mode:o} {args:?}");
+                    assert!(ran.err.contains(says), "{mode:o}: {}", ran.err);
+                }
+            }
+        }
+    }
+}
+
+/// A file of another user is refused, unless it was named. Only root can give a file away.
+#[test]
+fn files_of_other_users() {
+    let place = Place::local();
+    let path = place.configure("label = \"theirs\"\n");
+    let Ok(()) = std::os::unix::fs::chown(&path, Some(12345), None) else {
+        return;
+    };
+    let ran = place.run_configured(&["ls"]);
+    assert_eq!(ran.code, 64, "{}", ran.err);
+    assert!(
+        ran.err.contains("belongs to another user (uid 12345)"),
+        "{}",
+        ran.err
+    );
+    let named = path.to_string_lossy().into_owned();
+    assert_eq!(place.run_configured(&["ls", "--config", &named]).code, 0);
+}
+
+/// `config` does not show passwords, whichever source they come from.
+#[test]
+fn passwords_are_not_shown() {
+    let place = Place::local();
+    let url = "redis://u:secret@127.0.0.1:1";
+    place.configure(&format!("nodes = [\"{url}\"]\n"));
+    for args in [
+        &["config"][..],
+        &["config", "-o", "json"],
+        &["config", "--node", url],
+        &["config", "--", "ls", "--node", url],
+    ] {
+        for variable in [None, Some(url)] {
+            let mut command = place.configured(args);
+            command.envs(variable.map(|url| ("LEASEHOLD_NODES", url)));
+            let ran = Running::start(&mut command).end();
+            assert_eq!(ran.code, 0, "{}", ran.err);
+            assert!(ran.out.contains("redis://u:***@127.0.0.1:1"), "{}", ran.out);
+            assert!(!(ran.out + &ran.err).contains("secret"), "{args:?}");
+        }
+    }
+}
+
+/// A script must not go on without the lock because of a file.
+#[test]
+fn a_wrong_file_makes_eval_fail() {
+    let place = Place::local();
+    place.configure("tll = \"10s\"\n");
+    let ran = place.run_configured(&["acquire", "a"]);
+    assert_eq!((ran.code, &*ran.out), (64, "(exit 64)\n"), "{}", ran.err);
+    // Help needs no configuration.
+    assert_eq!(place.run_configured(&["acquire", "--help"]).code, 0);
+    assert_eq!(place.run_configured(&["completions", "bash"]).code, 0);
+}
