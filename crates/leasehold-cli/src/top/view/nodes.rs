@@ -54,42 +54,35 @@ pub(super) fn lines(app: &App, theme: Theme, width: u16, most: usize) -> Vec<Lin
         false => 1,
     };
     let widths: Vec<_> = widths.iter().map(|width| width + gap).collect();
-    let mut lines = vec![Line::styled(
-        row(&HEADER.map(str::to_owned), &widths, width),
-        theme.header(),
-    )];
+    let header = padded(&HEADER.map(str::to_owned), &widths);
+    let header = fit(header.trim_end(), width).into_owned();
+    let mut lines = vec![Line::styled(header, theme.header())];
     for (cells, node) in table.iter().zip(&app.nodes) {
-        let mut text = row(cells, &widths, width);
         // The state has a colour, and the rest has not.
-        let start = widths[0];
-        let end = start + cells[1].len();
-        let line = match (text.is_char_boundary(start), text.get(start..end)) {
-            (true, Some(_)) if cells[0].is_ascii() => {
-                let rest = text.split_off(end);
-                let word = text.split_off(start);
-                Line::from(vec![
-                    Span::raw(text),
-                    Span::styled(word, style(node, theme)),
-                    Span::raw(rest),
-                ])
-            }
-            _ => Line::raw(text),
-        };
-        lines.push(line);
+        let [name, word, rest @ ..] = cells;
+        let start = padded([name], &widths);
+        let used = start.width() + word.len();
+        let behind = " ".repeat(widths[1].saturating_sub(word.len()));
+        let rest = format!("{behind}{}", padded(rest, &widths[2..]));
+        lines.push(Line::from(vec![
+            Span::raw(start),
+            Span::styled(word.clone(), style(node, theme)),
+            Span::raw(fit(rest.trim_end(), width.saturating_sub(used)).into_owned()),
+        ]));
     }
     // A free line before the locks.
     lines.push(Line::raw(""));
     lines
 }
 
-fn row(cells: &[String; 7], widths: &[usize], width: usize) -> String {
+/// Cells, each followed by spaces up to the width of its column.
+fn padded<'a>(cells: impl IntoIterator<Item = &'a String>, widths: &[usize]) -> String {
     let mut text = String::new();
-    for (cell, width) in cells.iter().zip(widths) {
-        let space = width.saturating_sub(cell.width());
+    for (cell, width) in cells.into_iter().zip(widths) {
         text += cell;
-        text += &" ".repeat(space);
+        text += &" ".repeat(width.saturating_sub(cell.width()));
     }
-    fit(text.trim_end(), width).into_owned()
+    text
 }
 
 fn cells(node: &NodeState) -> [String; 7] {
