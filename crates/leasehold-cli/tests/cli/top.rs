@@ -1,6 +1,7 @@
 //! `top` on a real terminal, which `tmux` creates.
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold_testkit::{RedisServer, process};
 
@@ -18,8 +19,12 @@ impl Tmux {
     }
 
     fn start_with(place: &Place, extra: &[(&str, &str)]) -> Self {
+        // Each terminal has a tmux server of its own: one that was told to end still answers on
+        // its socket for a moment, and exits in the middle of what the next terminal asks.
+        static TERMINALS: AtomicU32 = AtomicU32::new(0);
+        let socket = format!("tmux-{}", TERMINALS.fetch_add(1, Ordering::Relaxed));
         let tmux = Self {
-            socket: place.file("tmux").display().to_string(),
+            socket: place.file(&socket).display().to_string(),
         };
         let inner = place.command(&[]);
         let mut command = tmux.command(&["-f", "/dev/null", "new-session", "-d"]);
