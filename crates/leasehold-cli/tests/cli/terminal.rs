@@ -245,6 +245,8 @@ fn ctrl_z_while_waiting_without_a_place_in_line() {
             session.press("\x1a", "Stopped");
             session.type_keys("fg; echo code $?\n");
             session.see("fg; echo code $?\r\n");
+            // `fg` prints the line of the job. Before that, Ctrl-C would end the shell's line.
+            session.see("$L ");
         }
         // 130, or 1 if the command was running.
         session.press("\x03", "code 1");

@@ -4,6 +4,8 @@
 //! only within one boot of one kernel and one pid namespace. A process elsewhere (in another
 //! container that shares the file) must not judge.
 
+use std::fs::File;
+use std::io::Read;
 use std::sync::OnceLock;
 
 use crate::node::Holders;
@@ -197,8 +199,13 @@ struct Stat {
 }
 
 fn stat_of(pid: u32) -> Option<Stat> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name is in parentheses and may contain anything.
+    // One read returns all of it: some 400 bytes, of which the first half is needed.
+    let mut bytes = [0; 1024];
+    let length = File::open(format!("/proc/{pid}/stat"))
+        .and_then(|mut file| file.read(&mut bytes))
+        .ok()?;
+    // The program's name is in parentheses and may contain anything, also what is not UTF-8.
+    let stat = String::from_utf8_lossy(&bytes[..length]);
     let (_, fields) = stat.rsplit_once(") ")?;
     let fields: Vec<_> = fields.split(' ').collect();
     let state = *fields.first()?;
@@ -252,6 +259,23 @@ mod tests {
         let own = describe(&Holders::ThisProcess).unwrap();
         let with_own = format!("{text} {}", own.split(' ').next_back().unwrap());
         assert!(!all_dead(&with_own));
+    }
+
+    /// A process can give itself any name with `prctl`, and a program any file name.
+    #[test]
+    fn a_name_that_is_not_utf_8() {
+        use std::os::unix::ffi::OsStrExt;
+        let dir = leasehold_testkit::TempDir::new();
+        let program = dir.path().join(std::ffi::OsStr::from_bytes(b") R \xff"));
+        std::os::unix::fs::symlink("/bin/cat", &program).unwrap();
+        let mut child = Command::new(&program)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stat = stat_of(child.id()).expect("it can be parsed");
+        assert!(stat.running && stat.start > 0);
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     /// Children of a dead process may still be alive in its process group.
