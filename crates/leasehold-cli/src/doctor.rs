@@ -82,11 +82,15 @@ async fn watch(
                 let changed = changes(known, &report);
                 match format {
                     _ if changed.is_empty() => String::new(),
-                    ReportFormat::Table => changed.iter().map(Change::line).collect(),
+                    ReportFormat::Table => changed
+                        .iter()
+                        .map(|change| change.line(&accepted))
+                        .collect(),
                     ReportFormat::Json => {
                         let findings = changed.iter().map(|change| change.now.clone());
                         let report = Changed {
                             status: severity(&report, &accepted),
+                            nodes: report.nodes.clone(),
                             findings: findings
                                 .map(|finding| FindingJson::of(&finding, &accepted))
                                 .collect(),
@@ -395,7 +399,7 @@ struct Change {
 }
 
 impl Change {
-    fn line(&self) -> String {
+    fn line(&self, accepted: &Accepted) -> String {
         let now = humantime::format_rfc3339_seconds(SystemTime::now());
         let was = match self.was {
             Some(was) => format!(" (was {})", word(was).to_uppercase()),
@@ -405,7 +409,10 @@ impl Change {
             true => String::new(),
             false => format!("\n  remedy {}", wrapped(&self.now.remedy, 9)),
         };
-        let (heading, place) = (heading(&self.now, false), place(&self.now));
+        let (heading, place) = (
+            heading(&self.now, accepted.has(&self.now)),
+            place(&self.now),
+        );
         format!("{now} {heading}{place}{was}{remedy}\n")
     }
 }
@@ -441,7 +448,9 @@ struct ReportJson {
 /// What has changed, in JSON.
 #[derive(Serialize)]
 struct Changed {
+    /// The highest status of what is not accepted, changed or not.
     status: &'static str,
+    nodes: Vec<String>,
     findings: Vec<FindingJson>,
 }
 

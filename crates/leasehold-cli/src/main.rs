@@ -12,6 +12,7 @@ mod init;
 mod list_nodes;
 mod messages;
 mod nested;
+mod node_url;
 mod nodes;
 mod output;
 mod private_file;

@@ -11,6 +11,7 @@ use crate::config::{
     self, CONFIG_VARIABLE, Given, InForce, PROFILE_VARIABLE, Setting, Source as From,
 };
 use crate::exit::Failure;
+use crate::node_url::has_password;
 use crate::private_file::{OpenFile, refuse_access_of_others};
 use crate::report::print_message;
 
@@ -85,16 +86,19 @@ impl NodeArgs {
                  this command (to use the embedded store: `--node local:`)",
             ));
         }
+        // Another process cannot read a configuration file that is a pipe.
+        let is_config = |source: &From| source.is_file() && in_force.has_lasting_file();
         if let Some(path) = &self.nodes_file {
-            let urls = from_file(path)?;
-            return Ok(match file.is_some_and(From::is_file) {
+            let (urls, is_lasting) = from_file(path)?;
+            return Ok(match file.is_some_and(is_config) {
                 true => (Source::Config, urls),
-                false => (Source::File(path.clone()), urls),
+                false if is_lasting => (Source::File(path.clone()), urls),
+                false => (Source::Urls, urls),
             });
         }
         Ok(match nodes {
             _ if self.node.is_empty() => (Source::Default, vec!["local:".to_owned()]),
-            Some(source) if source.is_file() => (Source::Config, self.node.clone()),
+            Some(source) if is_config(source) => (Source::Config, self.node.clone()),
             Some(From::CommandLine) => {
                 check_arguments(&self.node)?;
                 (Source::Urls, self.node.clone())
@@ -177,11 +181,14 @@ impl Deployment<'_> {
     /// new when this process started may have restarted since.
     ///
     /// What comes from a configuration file is passed on as the file and its profile, so that a nested
-    /// `leasehold` can choose another profile.
+    /// `leasehold` can choose another profile. If the file is a pipe, its values are passed on.
     pub(crate) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
+        let in_force = config::in_force();
         let (mut urls, mut file, mut hidden) = (None, None, None);
         match &self.source {
-            Source::Default | Source::Config => {}
+            Source::Default if is_left_to_nested(in_force) => {}
+            Source::Default => urls = Some("local:".into()),
+            Source::Config => {}
             Source::File(path) => file = Some(absolute(path)),
             Source::Urls if self.urls.iter().any(|url| is_private(url)) => {
                 hidden = Some("1".into());
@@ -189,14 +196,26 @@ impl Deployment<'_> {
             Source::Urls => urls = Some(self.urls.join(",").into()),
         }
         let mut variables = vec![(VARIABLE, urls), (FILE_VARIABLE, file), (HIDDEN, hidden)];
-        let in_force = config::in_force();
         variables.extend(passed_on(in_force));
         if let Some(file) = &in_force.file {
-            variables.push((CONFIG_VARIABLE, Some(file.path.clone().into())));
-            variables.push((PROFILE_VARIABLE, in_force.profile.clone().map(Into::into)));
+            let (path, profile) = match file.is_lasting {
+                true => (file.path.clone(), in_force.profile.clone()),
+                // An empty file, so that no other one is searched for.
+                false => (PathBuf::from("/dev/null"), None),
+            };
+            variables.push((CONFIG_VARIABLE, Some(path.into())));
+            variables.push((PROFILE_VARIABLE, profile.map(Into::into)));
         }
         variables
     }
+}
+
+/// Whether a nested `leasehold` without options uses the embedded store, too, if no variable names the
+/// nodes. It does not if a variable of this process is empty, which is stronger than a configuration
+/// file.
+fn is_left_to_nested(in_force: &InForce) -> bool {
+    let mut keys = ["nodes", "nodes_file"].iter();
+    keys.all(|key| in_force.get(key).is_none_or(|given| given.source.is_file()))
 }
 
 /// The variables of all settings about nodes, apart from the nodes themselves. A value that is empty
@@ -207,7 +226,7 @@ fn passed_on(in_force: &InForce) -> impl Iterator<Item = (&'static str, Option<O
     });
     others.map(|setting| {
         let given = in_force.get(setting.key);
-        let given = given.filter(|given| !given.source.is_file());
+        let given = given.filter(|given| !(given.source.is_file() && in_force.has_lasting_file()));
         (setting.variable, given.map(|given| text_of(setting, given)))
     })
 }
@@ -261,7 +280,8 @@ fn is_list(argument: &str) -> bool {
     argument.split(',').skip(1).any(|url| url.contains("://"))
 }
 
-fn from_file(path: &Path) -> Result<Vec<String>, Failure> {
+/// Reads a nodes file. Also returns whether another process can read it.
+fn from_file(path: &Path) -> Result<(Vec<String>, bool), Failure> {
     let unreadable = |error| {
         Failure::usage(format!(
             "cannot read the nodes file {}: {error}",
@@ -271,6 +291,7 @@ fn from_file(path: &Path) -> Result<Vec<String>, Failure> {
     let file = OpenFile::open(path).map_err(unreadable)?;
     let what = format!("the nodes file {} may contain passwords", path.display());
     refuse_access_of_others(path, file.mode, &what)?;
+    let is_lasting = file.is_lasting(path);
     let text = file.read().map_err(unreadable)?;
     let lines = text.lines().map(str::trim);
     // `#` starts a comment only after a space: it may be part of a URL.
@@ -284,50 +305,8 @@ fn from_file(path: &Path) -> Result<Vec<String>, Failure> {
             "the nodes file {} contains no URL; write one URL per line",
             path.display()
         ))),
-        false => Ok(urls),
+        false => Ok((urls, is_lasting)),
     }
-}
-
-/// Whether a URL contains a password: `scheme://user:password@host` or `?pass=…`.
-pub(crate) fn has_password(url: &str) -> bool {
-    let Some((_, rest)) = url.split_once("://") else {
-        return false;
-    };
-    let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let authority = authority.split('/').next().unwrap_or_default();
-    let user = authority.rsplit_once('@').map(|(user, _)| user);
-    user.is_some_and(|user| user.contains(':'))
-        || query
-            .split('&')
-            .any(|p| p.starts_with("pass=") || p.starts_with("sentinel_pass="))
-}
-
-/// A URL without its password, for the screen.
-pub(crate) fn masked(url: &str) -> String {
-    const MASK: &str = "***";
-    let Some((scheme, rest)) = url.split_once("://").filter(|_| has_password(url)) else {
-        return url.to_owned();
-    };
-    let (authority, query) = match rest.split_once('?') {
-        Some((authority, query)) => (authority, Some(query)),
-        None => (rest, None),
-    };
-    let (host, path) = authority.split_at(authority.find('/').unwrap_or(authority.len()));
-    let host = match host.rsplit_once('@') {
-        Some((user, host)) => match user.split_once(':') {
-            Some((user, _)) => format!("{user}:{MASK}@{host}"),
-            None => format!("{user}@{host}"),
-        },
-        None => host.to_owned(),
-    };
-    let query = query.map_or(String::new(), |query| {
-        let parts = query.split('&').map(|part| match part.split_once('=') {
-            Some((key @ ("pass" | "sentinel_pass"), _)) => format!("{key}={MASK}"),
-            _ => part.to_owned(),
-        });
-        format!("?{}", parts.collect::<Vec<_>>().join("&"))
-    });
-    format!("{scheme}://{host}{path}{query}")
 }
 
 fn read(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
@@ -339,7 +318,7 @@ fn read(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::{has_password, masked, split};
+    use super::split;
 
     #[test]
     fn the_sentinels_of_a_url_stay_together() {
@@ -352,45 +331,5 @@ mod tests {
         ];
         assert_eq!(split(text), urls);
         assert_eq!(split("redis://a,b,"), ["redis://a", "b"]);
-    }
-
-    #[test]
-    fn passwords_are_recognised() {
-        for url in [
-            "redis://user:secret@host",
-            "rediss://:secret@host:6379/1",
-            "redis+unix:///run/redis.sock?db=1&pass=secret",
-            "redis+sentinel://a,b/x?sentinel_pass=secret",
-        ] {
-            assert!(has_password(url), "{url}");
-        }
-        for url in [
-            "redis://host:6379",
-            "redis://user@host",
-            "local:/a:b@c",
-            "redis://h/1?a=b",
-        ] {
-            assert!(!has_password(url), "{url}");
-        }
-    }
-
-    #[test]
-    fn passwords_are_masked() {
-        for (url, shown) in [
-            ("redis://user:a:b@host:1/2", "redis://user:***@host:1/2"),
-            ("rediss://:s3cr3t@host", "rediss://:***@host"),
-            (
-                "redis+unix:///r.sock?db=1&pass=x",
-                "redis+unix:///r.sock?db=1&pass=***",
-            ),
-            (
-                "redis+sentinel://u:x@a,b/s?sentinel_user=v&sentinel_pass=y",
-                "redis+sentinel://u:***@a,b/s?sentinel_user=v&sentinel_pass=***",
-            ),
-            ("redis://user@host", "redis://user@host"),
-            ("local:/a:b@c", "local:/a:b@c"),
-        ] {
-            assert_eq!(masked(url), shown);
-        }
     }
 }

@@ -28,6 +28,13 @@ impl OpenFile {
         })
     }
 
+    /// Whether another process that opens this path reads the same text.
+    pub(crate) fn is_lasting(&self, path: &Path) -> bool {
+        // These directories have the open files of each process.
+        let is_of_process = ["/dev", "/proc"].iter().any(|dir| path.starts_with(dir));
+        self.is_regular && !is_of_process
+    }
+
     pub(crate) fn read(mut self) -> std::io::Result<String> {
         let mut text = String::new();
         self.file.read_to_string(&mut text)?;

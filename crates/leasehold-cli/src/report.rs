@@ -1,5 +1,6 @@
 //! Reports about a lock: text on stderr, or events as JSON.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -425,6 +426,27 @@ pub(crate) fn nearest(duration: Duration) -> String {
         true => short(duration),
         false => short(duration + Duration::from_millis(500)),
     }
+}
+
+/// Escapes characters that are not visible and would change how the text around them is shown: control
+/// characters, marks of the direction of writing, separators of lines, and spaces without a width.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    let is_hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+                | '\u{feff}' | '\u{61c}' | '\u{ad}')
+    };
+    if !text.contains(is_hidden) {
+        return text.into();
+    }
+    let mut escaped = String::new();
+    for c in text.chars() {
+        match is_hidden(c) {
+            true => escaped.extend(c.escape_default()),
+            false => escaped.push(c),
+        }
+    }
+    escaped.into()
 }
 
 #[cfg(test)]

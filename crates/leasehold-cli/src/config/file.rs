@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::settings::{Kind, SETTINGS, Setting, nearest};
 use crate::exit::Failure;
-use crate::nodes::has_password;
+use crate::node_url::has_password;
 use crate::private_file::{OpenFile, refuse_access_of_others};
 
 /// Where something is in the file, counted from 1.
@@ -36,6 +36,8 @@ pub(crate) type Level = BTreeMap<&'static str, Entry>;
 #[derive(Debug)]
 pub(crate) struct ConfigFile {
     pub(crate) path: PathBuf,
+    /// Whether another process that opens the path reads the same text. A pipe can be read only once.
+    pub(crate) is_lasting: bool,
     pub(crate) top: Level,
     pub(crate) profiles: BTreeMap<String, Level>,
 }
@@ -52,19 +54,23 @@ impl ConfigFile {
     /// Reads and checks the whole file, including profiles that are not used.
     pub(crate) fn read(path: PathBuf, file: OpenFile) -> Result<Self, Failure> {
         let (mode, is_regular) = (file.mode, file.is_regular);
+        let is_lasting = file.is_lasting(&path);
         let text = file.read().map_err(|error| {
             let path = path.display();
             Failure::usage(format!(
                 "cannot read the configuration file {path}: {error}"
             ))
         })?;
+        let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
         let reader = Reader {
             path: &path,
             text: &text,
+            lines: std::iter::once(0).chain(breaks).collect(),
         };
         let (top, profiles) = reader.read()?;
         let file = Self {
             path,
+            is_lasting,
             top,
             profiles,
         };
@@ -105,6 +111,8 @@ impl ConfigFile {
 struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
+    /// Where each line begins.
+    lines: Vec<usize>,
 }
 
 impl Reader<'_> {
@@ -272,9 +280,14 @@ impl Reader<'_> {
             DeValue::String(text) if text.is_empty() => Ok(String::new()),
             DeValue::Boolean(flag) if is_flag => Ok(flag.to_string()),
             DeValue::Integer(number) if is_time || matches!(setting.kind, Kind::Number(_)) => {
-                Ok(number.to_string())
+                // TOML also has `+5` and `0x10`.
+                let value = i64::from_str_radix(number.as_str(), number.radix());
+                Ok(value.map_or_else(|_| number.to_string(), |value| value.to_string()))
             }
-            DeValue::Float(seconds) if is_time => Ok(seconds.as_str().to_owned()),
+            DeValue::Float(seconds) if is_time => {
+                let value = seconds.as_str().parse::<f64>();
+                Ok(value.map_or_else(|_| seconds.to_string(), |value| value.to_string()))
+            }
             _ => Err(self.wrong_type(setting, value)),
         }
     }
@@ -325,11 +338,11 @@ impl Reader<'_> {
     }
 
     fn position(&self, offset: usize) -> Position {
-        let before = self.text.get(..offset).unwrap_or(self.text);
-        let line = before.rsplit('\n').next().unwrap_or_default();
+        let line = self.lines.partition_point(|&start| start <= offset).max(1);
+        let before = self.text.get(self.lines[line - 1]..offset);
         Position {
-            line: before.matches('\n').count() + 1,
-            column: line.chars().count() + 1,
+            line,
+            column: before.unwrap_or_default().chars().count() + 1,
         }
     }
 }

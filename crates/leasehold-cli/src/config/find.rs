@@ -68,16 +68,24 @@ fn of_user(config: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> 
 /// locks would be on other nodes.
 fn is_elsewhere(path: &Path, error: &std::io::Error) -> bool {
     match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => true,
-        ErrorKind::PermissionDenied => std::fs::symlink_metadata(path).is_err(),
+        ErrorKind::NotADirectory => true,
+        // A symbolic link to a file that does not exist is a file that cannot be read.
+        ErrorKind::NotFound | ErrorKind::PermissionDenied => {
+            std::fs::symlink_metadata(path).is_err()
+        }
         _ => false,
     }
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
+    let is_link = error.kind() == ErrorKind::NotFound && std::fs::symlink_metadata(path).is_ok();
+    let link = match is_link {
+        true => " (it is a symbolic link to a file that does not exist)",
+        false => "",
+    };
     let path = path.display();
     Failure::usage(format!(
-        "cannot read the configuration file {path}: {error}"
+        "cannot read the configuration file {path}: {error}{link}"
     ))
 }
 

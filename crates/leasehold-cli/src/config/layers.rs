@@ -108,7 +108,8 @@ impl InForce {
             .any(|key| matches.contains_id(key));
         let has_own_options = own || !given.is_empty();
         let mut variables = Vec::new();
-        for setting in settings() {
+        // A variable that a stronger source overrides may contain anything.
+        for setting in settings().filter(|setting| !is_decided(setting, &given)) {
             variables.extend(from_environment(setting)?);
         }
         add(command, matches, &mut given, variables)?;
@@ -126,6 +127,11 @@ impl InForce {
             used,
             has_own_options,
         })
+    }
+
+    /// Whether there is a configuration file that another process can read.
+    pub(crate) fn has_lasting_file(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| file.is_lasting)
     }
 
     /// The value of a setting, if a source has one.
@@ -202,6 +208,15 @@ impl Setting {
         let name = command.get_name();
         name == "config" || (has(command, self.key) && !self.not_for.contains(&name))
     }
+}
+
+/// Whether a setting has a value, or is left out because another one excludes it.
+fn is_decided(setting: &Setting, given: &[Given]) -> bool {
+    given.iter().any(|other| {
+        other.setting.key == setting.key
+            || setting.excluded_by.contains(&other.setting.key)
+                && other.setting.is_on(&other.values)
+    })
 }
 
 /// Adds the values of the next weaker source. A setting that has a value keeps it.
@@ -311,7 +326,10 @@ fn from_level(setting: &'static Setting, level: &Level, source: &Source) -> Opti
 /// A grace period of more than half of the TTL is an error. If a stronger source has a shorter TTL,
 /// the grace period of a weaker one is cut instead: the user did not choose them together.
 fn limit_grace(given: &mut [Given]) {
-    let time = |given: &Given| duration(given.values.first()?.to_str()?).ok();
+    let time = |given: &Given| match given.values.first() {
+        Some(value) => duration(value.to_str()?).ok(),
+        None => duration(given.setting.default).ok(),
+    };
     let find = |key: &str| given.iter().position(|given| given.setting.key == key);
     let (Some(ttl), Some(grace)) = (find("ttl"), find("grace")) else {
         return;

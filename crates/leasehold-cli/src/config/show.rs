@@ -13,8 +13,8 @@ use super::settings::{Kind, Setting};
 use super::{Unusable, find, in_force, read};
 use crate::args::{Config, ReportFormat};
 use crate::exit::{self, Failure, Outcome};
-use crate::nodes::masked;
-use crate::report::print_stdout;
+use crate::node_url::masked;
+use crate::report::{print_stdout, visible};
 use crate::show::{json, plain_table, without_padding};
 
 pub(crate) async fn show(args: Config) -> Outcome {
@@ -194,6 +194,10 @@ fn table(shown: &InForce) -> String {
         text += &format!("profile   {}\n", shown.profile.as_deref().unwrap_or("none"));
         text += &format!("profiles  {}\n", names.join(", "));
     }
+    text = text
+        .lines()
+        .map(|line| visible(line).into_owned() + "\n")
+        .collect();
     text.push('\n');
     let mut table = plain_table();
     table.set_header(vec!["SETTING", "VALUE", "SOURCE"]);
@@ -207,7 +211,8 @@ fn table(shown: &InForce) -> String {
             None if is_hidden => "not passed on by the enclosing `leasehold run`".to_owned(),
             None => setting.default.to_owned(),
         };
-        table.add_row(vec![setting.key.to_owned(), value, source]);
+        let shown = [setting.key, &value, &source].map(|text| visible(text).into_owned());
+        table.add_row(shown.to_vec());
     }
     text + &without_padding(&table)
 }

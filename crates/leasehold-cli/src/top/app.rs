@@ -8,8 +8,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::renewal::Renewals;
 use super::row::{Filter, Order, Row};
-use super::text::visible;
 use crate::break_lock::consequences;
+use crate::report::visible;
 use crate::show::readers;
 use crate::subject::Kind;
 

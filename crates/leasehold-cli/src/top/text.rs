@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::report::short;
+use crate::report::{short, visible};
 
 /// The mark of a text that was cut.
 const CUT: char = '…';
@@ -42,28 +42,6 @@ pub(super) fn fit_both(first: &str, second: &str, width: usize) -> String {
         .saturating_sub(second.width())
         .max(LEAST.min(first.width()));
     fit(&format!("{}{second}", fit(first, space)), width).into_owned()
-}
-
-/// Escapes characters that are not visible and would change how the text around them is shown: marks
-/// of the direction of writing, separators of lines, and spaces without a width. Control characters
-/// are escaped already, or replaced, when a name or a label is printed.
-pub(super) fn visible(text: &str) -> Cow<'_, str> {
-    let is_hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-                | '\u{feff}' | '\u{61c}' | '\u{ad}')
-    };
-    if !text.contains(is_hidden) {
-        return text.into();
-    }
-    let mut escaped = String::new();
-    for c in text.chars() {
-        match is_hidden(c) {
-            true => escaped.extend(c.escape_default()),
-            false => escaped.push(c),
-        }
-    }
-    escaped.into()
 }
 
 /// A duration with at most two units, or with one if that does not fit.

@@ -16,8 +16,8 @@ use super::app::{App, Mode};
 use super::columns::{Column, MIN_HEIGHT, MIN_WIDTH, columns};
 use super::renewal::Renews;
 use super::row::{Order, Row};
-use super::text::{count, duration, fit, fit_both, visible};
-use crate::report::short;
+use super::text::{count, duration, fit, fit_both};
+use crate::report::{short, visible};
 use crate::show::left_text;
 
 /// How many lines of the table there are at least: with less space, the nodes get one line.

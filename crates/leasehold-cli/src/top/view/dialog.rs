@@ -10,10 +10,11 @@ use ratatui::widgets::{Block, Clear, Paragraph};
 
 use super::{Theme, wrapped};
 use crate::args::Format;
+use crate::report::visible;
 use crate::show::{NotVoting, kind_and_state, page};
 use crate::subject::Kind;
 use crate::top::app::{App, Confirm, Details, Mode};
-use crate::top::text::{fit, visible};
+use crate::top::text::fit;
 
 const HELP: [(&str, &str); 13] = [
     (

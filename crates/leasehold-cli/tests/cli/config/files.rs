@@ -137,3 +137,52 @@ fn a_wrong_file_makes_eval_fail() {
     assert_eq!(place.run_configured(&["acquire", "--help"]).code, 0);
     assert_eq!(place.run_configured(&["completions", "bash"]).code, 0);
 }
+
+/// A symbolic link to a file that does not exist is a configuration file that cannot be read.
+#[test]
+fn a_link_to_nothing_is_not_ignored() {
+    let place = Place::local();
+    let path = place.configure("");
+    std::fs::remove_file(&path).expect("removed");
+    assert_eq!(place.run_configured(&["ls"]).code, 0);
+    std::os::unix::fs::symlink("/nonexistent/leasehold.toml", &path).expect("a link");
+    let ran = place.run_configured(&["ls"]);
+    assert_eq!(ran.code, 64, "{}", ran.err);
+    assert!(ran.err.contains("symbolic link"), "{}", ran.err);
+}
+
+/// `config` writes control characters as escapes.
+#[test]
+fn control_characters_are_escaped() {
+    let place = Place::local();
+    place.configure("prefix = \"a\\u001b[2Jb\"\n[profile.\"p\\u001b[1m\"]\n");
+    let ran = place.run_configured(&["config"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(!ran.out.contains('\u{1b}'), "{:?}", ran.out);
+    assert!(ran.out.contains("a\\u{1b}[2Jb"), "{}", ran.out);
+}
+
+/// All ways in which TOML writes a number.
+#[test]
+fn numbers() {
+    let place = Place::local();
+    for (key, written, value) in [
+        ("ttl", "1e1", "10"),
+        ("ttl", "+5", "5"),
+        ("ttl", "2.5", "2.5"),
+        ("ttl", "1_0", "10"),
+        ("ttl", "0x10", "16"),
+        ("conflict_exit_code", "0o17", "15"),
+        ("conflict_exit_code", "0b11", "3"),
+        ("conflict_exit_code", "+7", "7"),
+    ] {
+        place.configure(&format!("{key} = {written}\n"));
+        let shown = settings(&mut place.configured(&["config", "-o", "json"]));
+        let shown = setting(&shown, key)["value"].to_string();
+        assert_eq!(shown.trim_matches('"'), value, "{key} = {written}");
+    }
+    for written in ["nan", "inf", "-1"] {
+        place.configure(&format!("ttl = {written}\n"));
+        assert_eq!(place.run_configured(&["ls"]).code, 64, "{written}");
+    }
+}

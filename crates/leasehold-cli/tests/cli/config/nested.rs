@@ -1,5 +1,7 @@
 //! A `leasehold` in the command of a `leasehold` that has a profile.
 
+use std::io::Write;
+
 use leasehold_testkit::RedisServer;
 
 use super::write;
@@ -94,4 +96,61 @@ fn hidden_nodes_are_stronger_than_a_file() {
         assert_eq!(ran.code, 64, "{file}: {}", ran.err);
         assert!(ran.err.contains("not passed on"), "{}", ran.err);
     }
+}
+
+/// A file that can be read only once: its values are passed on instead of its path, unless they contain
+/// a password.
+#[test]
+fn a_file_from_a_pipe_is_passed_on_by_value() {
+    let server = RedisServer::start_with(&["--requirepass", "secret"]);
+    let place = Place::local();
+    place.configure("nodes = [\"redis://127.0.0.1:1\"]\nlabel = \"elsewhere\"\n");
+    let run = |text: &str, option: &str, line: &str| {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        writer.write_all(text.as_bytes()).expect("written");
+        drop(writer);
+        let line = format!("{TOOL} {line}");
+        let args = ["run", "a", option, "/dev/stdin", "-c", &line];
+        Running::start(place.configured(&args).stdin(reader)).end()
+    };
+    let store = format!("local:{}", place.file("store").display());
+    let file = format!("nodes = [\"{store}\"]\nprefix = \"p:\"\n");
+    let ran = run(&file, "--config", "config");
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    for part in [&*store, "p:", "LEASEHOLD_NODES", "LEASEHOLD_PREFIX"] {
+        assert!(ran.out.contains(part), "{}", ran.out);
+    }
+    assert!(!ran.out.contains("elsewhere"), "{}", ran.out);
+    // Both use the embedded store if the file names no nodes.
+    let ran = run("prefix = \"p:\"\n", "--config", "config");
+    assert!(!ran.out.contains("127.0.0.1:1"), "{}{}", ran.out, ran.err);
+    assert!(ran.out.contains("local:"), "{}{}", ran.out, ran.err);
+    let url = server.url().replace("redis://", "redis://:secret@");
+    let file = format!("nodes = [\"{url}\"]\n");
+    for (text, option) in [(&file, "--config"), (&url, "--nodes-file")] {
+        let ran = run(text, option, "ls");
+        assert_eq!(ran.code, 64, "{option}: {}", ran.err);
+        assert!(ran.err.contains("are not passed on"), "{}", ran.err);
+        assert!(!ran.err.contains("secret"), "{}", ran.err);
+    }
+}
+
+/// An empty variable is stronger than a file, also in a nested command.
+#[test]
+fn an_empty_variable_is_passed_on() {
+    let place = Place::local();
+    place.configure("nodes_file = \"nodes\"\n");
+    write(
+        &place.file(".config/leasehold/nodes"),
+        "redis://127.0.0.1:1\n",
+    );
+    let line = format!("{TOOL} config");
+    let mut command = place.configured(&["run", "a", "-c", &line]);
+    let ran = Running::start(command.env("LEASEHOLD_NODES_FILE", "")).end();
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let row = ran
+        .out
+        .lines()
+        .find(|line| line.trim_start().starts_with("nodes "));
+    assert!(row.is_some_and(|row| row.contains("local:")), "{}", ran.out);
 }

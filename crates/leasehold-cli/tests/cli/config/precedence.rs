@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{setting, settings};
-use crate::Place;
+use crate::{Place, Running};
 
 /// A value as the command line, a variable and a file have it.
 #[derive(Clone, Copy)]
@@ -229,6 +229,10 @@ fn a_shorter_ttl_shortens_the_grace_period() {
     place.configure("ttl = \"20s\"\ngrace = \"9s\"\n");
     let ran = place.run_configured(&["run", "x", "--ttl", "10s", "--", "true"]);
     assert_eq!((ran.code, &*ran.err), (0, ""));
+    // An empty text is the default, 10s.
+    let mut command = place.configured(&["run", "x", "--", "true"]);
+    let ran = Running::start(command.env("LEASEHOLD_TTL", "")).end();
+    assert_eq!((ran.code, &*ran.err), (0, ""));
     let path = place.configure("ttl = \"10s\"\ngrace = \"9s\"\n");
     let ran = place.run_configured(&["run", "x", "--", "true"]);
     assert_eq!(ran.code, 64, "{}", ran.err);
@@ -236,4 +240,30 @@ fn a_shorter_ttl_shortens_the_grace_period() {
         let note = format!("note: {option} is set by {}:{line}", path.display());
         assert!(ran.err.contains(&note), "{}", ran.err);
     }
+}
+
+/// A wrong value in a variable has no effect if the command line has another one.
+#[test]
+fn a_variable_that_is_overridden_is_not_read() {
+    let place = Place::local();
+    for (variable, value, args) in [
+        (
+            "LEASEHOLD_TTL",
+            "abc",
+            &["run", "x", "--ttl", "5s", "--", "true"][..],
+        ),
+        ("LEASEHOLD_NODES", "", &["ls", "--node", "local:"]),
+        (
+            "LEASEHOLD_NO_WAIT",
+            "maybe",
+            &["run", "x", "--wait", "1s", "--", "true"],
+        ),
+    ] {
+        let mut command = place.configured(args);
+        let ran = Running::start(command.env(variable, value)).end();
+        assert_eq!((ran.code, &*ran.err), (0, ""), "{variable}");
+    }
+    let mut command = place.configured(&["run", "x", "--", "true"]);
+    let ran = Running::start(command.env("LEASEHOLD_TTL", "abc")).end();
+    assert_eq!(ran.code, 64, "{}", ran.err);
 }

@@ -345,12 +345,28 @@ fn watch_prints_changes() {
     until("it is back", || reported("ok"));
     let reports = reports();
     let length = |report: &Value| report["findings"].as_array().expect("findings").len();
-    assert!(
-        reports
-            .iter()
-            .skip(1)
-            .all(|report| length(report) < length(&reports[0]) / 2)
-    );
+    for report in &reports[1..] {
+        assert!(length(report) < length(&reports[0]) / 2);
+        assert_eq!(report["nodes"], reports[0]["nodes"]);
+    }
+    watching.kill();
+}
+
+/// A change that is accepted is marked as such.
+#[test]
+fn watch_marks_accepted_changes() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    place.ok(&["init"]);
+    let out = place.file("out");
+    let mut command = place.command(&["doctor", "--watch=100ms", "--accept", "reach"]);
+    command.stdout(std::fs::File::create(&out).expect("a file"));
+    let watching = crate::Running::start(&mut command);
+    until("the first report", || place.read("out").contains("3 nodes"));
+    servers[1].kill();
+    until("the change", || {
+        place.read("out").contains("reach (accepted)")
+    });
     watching.kill();
 }
 
