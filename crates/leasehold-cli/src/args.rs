@@ -104,7 +104,7 @@ pub(crate) enum Command {
 #[command(next_help_heading = "Nodes (default: the embedded store of this machine)")]
 pub(crate) struct NodeArgs {
     /// A node: `redis://[user:pass@]host[:port][/db]`, `rediss://…`, `redis+unix:///path`,
-    /// `local:` or `local:/path`. Repeat the option for several nodes; a majority must agree. In the
+    /// `redis+sentinel://host,host/service`, `local:` or `local:/path`. Repeat the option for several nodes; a majority must agree. In the
     /// variable, commas separate the URLs
     #[arg(
         id = "nodes",

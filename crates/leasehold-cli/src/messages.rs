@@ -213,7 +213,7 @@ pub(crate) fn node_outcome(outcome: &NodeOutcome) -> String {
             format!("{}, no TTL", held_by(by))
         }
         NodeOutcome::Voted(Vote::Quarantined { up, remaining }) => format!(
-            "started {} ago, votes in {}",
+            "in service for {}, votes in {}",
             short(*up),
             short(round_up(*remaining))
         ),

@@ -150,7 +150,7 @@ impl fmt::Display for Vote {
             Self::Lost { fence } => write!(f, "the lease has ended (fence {fence})"),
             Self::Quarantined { up, remaining } => write!(
                 f,
-                "up for {:.0?}, votes again in {:.1?}",
+                "in service for {:.0?}, votes again in {:.1?}",
                 Duration::from_secs(up.as_secs()),
                 remaining
             ),

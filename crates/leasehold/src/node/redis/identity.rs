@@ -92,6 +92,11 @@ impl Identity {
         self.0.contains('.')
     }
 
+    /// Whether a server with this identity still has the memory that an epoch record names.
+    pub(super) fn continues_recorded(&self, recorded: &str) -> bool {
+        self.continues(&Self(recorded.to_owned()))
+    }
+
     /// Whether a server with this identity still has the memory of `earlier`.
     ///
     /// It has if they are equal, and also if it is the same run and no longer reports a promotion:
@@ -112,6 +117,11 @@ impl ServerInfo {
             return Err(NodeError::Protocol { why });
         };
         let (server, replication) = (text(server)?, text(replication)?);
+        if field(server, "redis_mode") == Some("sentinel") {
+            let why = "this server is a sentinel, which stores no locks; name the service that it \
+                       watches: redis+sentinel://host[:port],…/service";
+            return Err(NodeError::Unusable { why: why.into() });
+        }
         let run_id = field(server, "run_id").filter(|id| is_plain(id));
         let history = field(replication, "master_replid2")
             .filter(|id| is_plain(id) && id.bytes().any(|digit| digit != b'0'));

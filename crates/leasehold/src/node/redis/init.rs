@@ -56,6 +56,7 @@ pub struct Initialized {
 /// A server and what it has on record.
 struct Server {
     label: String,
+    target: Target,
     connection: Connection,
     timeout: Duration,
     info: ServerInfo,
@@ -352,13 +353,15 @@ impl Server {
         };
         let epoch = String::from_utf8_lossy(epoch);
         let mut parts = epoch.split(':');
-        let is_of_this_run = parts.next() == Some(info.identity.as_str());
+        let recorded = parts.next().unwrap_or_default();
+        let is_of_this_run = info.identity.continues_recorded(recorded);
         let constants = parts.next();
         let skew = constants.and_then(|text| constant_of(text, "skew="));
         let began_us = parts.next().and_then(|began| began.parse().ok());
         let began_us = began_us.filter(|_| is_of_this_run).unwrap_or(now_us);
         Ok(Self {
-            label: target.label,
+            label: target.label.clone(),
+            target,
             connection,
             timeout,
             set,
@@ -377,20 +380,21 @@ impl Server {
             Some(theirs) => guard_of(theirs),
             None => ours.restart_guard,
         };
-        // The same as in the handshake of a client: `Connector::quarantine`.
-        let age = match self.info.identity.is_promoted() {
-            true => self.info.up.min(self.epoch_age),
-            false => self.info.up,
-        };
-        let restarted = guard
-            .filter(|_| !self.fresh)
-            .map_or(Duration::ZERO, |guard| {
-                (guard + Duration::from_secs(1)).saturating_sub(age)
-            });
+        let guard = guard.filter(|_| !self.fresh);
+        let restarted = self.guarded_for(guard, self.epoch_age);
         let votes_from = self.set.as_ref().map_or(0, |set| set.votes_from);
         restarted.max(Duration::from_micros(
             votes_from.saturating_sub(self.now_us),
         ))
+    }
+
+    /// How long the server does not vote because of this restart guard. The same as in the handshake
+    /// of a client: `Connector::quarantine`.
+    fn guarded_for(&self, guard: Option<Duration>, epoch_age: Duration) -> Duration {
+        let age = self.target.memory_age(&self.info, epoch_age);
+        guard.map_or(Duration::ZERO, |guard| {
+            (guard + Duration::from_secs(1)).saturating_sub(age)
+        })
     }
 
     async fn record(&mut self, record: &Record<'_>) -> Result<Initialized, NodeError> {
@@ -431,12 +435,9 @@ impl Server {
         }
         let hello = replies.last().unwrap_or(&Value::Nil);
         let hello = read_hello(hello, &scripts::describe(record.constants))?;
-        let restarted = match record.constants.restart_guard {
-            Some(guard) if !hello.fresh => {
-                (guard + Duration::from_secs(1)).saturating_sub(self.info.up)
-            }
-            _ => Duration::ZERO,
-        };
+        let guard = record.constants.restart_guard.filter(|_| !hello.fresh);
+        let epoch_age = Duration::from_micros(hello.now_us.saturating_sub(hello.began_us));
+        let restarted = self.guarded_for(guard, epoch_age);
         let replaced = Duration::from_micros(votes_from.saturating_sub(self.now_us));
         Ok(Initialized {
             node: self.label.clone(),

@@ -191,15 +191,10 @@ impl Connector {
         }
     }
 
-    /// Memory begins when the server starts, by its uptime. So a server that has long been up is
-    /// usable at once. Where a replica was promoted, memory begins with the epoch: there uptime
-    /// says nothing.
+    /// Until when the server does not vote.
     fn quarantine(&self, server: &ServerInfo, epoch: &Epoch) -> Option<Quarantine> {
         let now = self.clock.now();
-        let age = match server.identity.is_promoted() {
-            true => server.up.min(epoch.age),
-            false => server.up,
-        };
+        let age = self.target.memory_age(server, epoch.age);
         let (memory, identity) = (&mut *self.memory(), server.identity.clone());
         let since = Memory::note(memory, identity, age, now, Identity::continues);
         let guard = self.constants.restart_guard;
