@@ -215,11 +215,11 @@ fn role(server: &ServerFacts, _: &Context) -> Verdict {
 
 fn cluster(server: &ServerFacts, _: &Context) -> Verdict {
     let info = &server.after;
-    let mode = info.text("redis_mode");
+    let mode = info.text("redis_mode").or_else(|| info.text("server_mode"));
     if mode == Some("sentinel") {
         return fail(
             "a Sentinel, which stores nothing",
-            "use the server that it watches as the node",
+            "name the service that it watches: redis+sentinel://host[:port],…/service",
         );
     }
     if info.text("cluster_enabled") == Some("1") || mode == Some("cluster") {

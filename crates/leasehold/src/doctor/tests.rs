@@ -131,6 +131,12 @@ fn faults_that_info_shows() {
         (Check::Cluster, &["cluster_enabled:1"], Fail, "Cluster"),
         (Check::Cluster, &["redis_mode:sentinel"], Fail, "Sentinel"),
         (
+            Check::Cluster,
+            &["redis_mode", "server_mode:sentinel"],
+            Fail,
+            "Sentinel",
+        ),
+        (
             Check::Replicas,
             &["connected_slaves:1", "slave0:ip=h,lag=0"],
             Warn,

@@ -117,7 +117,9 @@ impl ServerInfo {
             return Err(NodeError::Protocol { why });
         };
         let (server, replication) = (text(server)?, text(replication)?);
-        if field(server, "redis_mode") == Some("sentinel") {
+        // Valkey has another name for the field.
+        let mode = field(server, "redis_mode").or_else(|| field(server, "server_mode"));
+        if mode == Some("sentinel") {
             let why = "this server is a sentinel, which stores no locks; name the service that it \
                        watches: redis+sentinel://host[:port],…/service";
             return Err(NodeError::Unusable { why: why.into() });
@@ -138,7 +140,7 @@ impl ServerInfo {
             ),
             native: native(server),
             is_replica: field(replication, "role") == Some("slave"),
-            is_cluster: field(server, "redis_mode") == Some("cluster"),
+            is_cluster: mode == Some("cluster"),
         })
     }
 }
