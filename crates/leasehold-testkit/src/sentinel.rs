@@ -292,7 +292,7 @@ impl Drop for Sentinel {
 /// How many replicas follow this server.
 #[must_use]
 pub fn online_replicas(master: &RedisServer) -> usize {
-    let info = master.run("INFO replication");
+    let info = master.info_text("replication");
     info.matches("state=online").count()
 }
 

@@ -241,9 +241,21 @@ impl RedisServer {
     /// If the server does not answer.
     #[must_use]
     pub fn info(&self, section: &str, field: &str) -> String {
-        let info = self.run(&format!("INFO {section}"));
+        let info = self.info_text(section);
         let value = |line: &str| Some(line.strip_prefix(field)?.strip_prefix(':')?.to_owned());
         info.lines().find_map(value).unwrap_or_default()
+    }
+
+    /// A section of INFO. Asks again a few times: a sentinel that changes the role of a server closes
+    /// its connections.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn info_text(&self, section: &str) -> String {
+        let ask = |_| self.try_command(&[b"INFO", section.as_bytes()]).ok();
+        let info = (0..5).find_map(ask).expect("the server answers INFO");
+        String::from_utf8_lossy(&info).into_owned()
     }
 
     /// How often clients and scripts have called a command, such as `evalsha`.
