@@ -17,11 +17,12 @@ use nix::unistd::getpid;
 use tokio::sync::Notify;
 
 use crate::args::WaitArgs;
+use crate::config;
 use crate::exit::{self, Failure};
 use crate::messages;
 use crate::nested::{Enclosing, EnclosingLease};
 use crate::nodes::Deployment;
-use crate::report::{Event, HolderJson, NodeJson, Reporter, millis, nearest, short};
+use crate::report::{Event, HolderJson, NodeJson, Reporter, millis, nearest, print_message, short};
 use crate::signals::{self, SignalStreams};
 use crate::subject;
 
@@ -491,11 +492,29 @@ pub(crate) async fn release_all_unused(leases: Leases) {
 /// Releases all claims before this process exits.
 pub(crate) async fn shut_down(client: &Client) {
     client.shutdown(SHUTDOWN_TIMEOUT).await;
+    warn_about_history(client);
 }
 
-/// Shuts down after a majority has confirmed the release.
+/// Shuts down after a majority has confirmed the release. The history needs more time: it is written after
+/// the release, over a connection of its own.
 pub(crate) async fn shut_down_after_release(client: &Client) {
+    let history = config::in_force().get("history");
+    if history.is_some_and(|given| given.setting.is_on(&given.values)) {
+        return shut_down(client).await;
+    }
     client.shutdown(SHUTDOWN_AFTER_MAJORITY).await;
+}
+
+/// Prints why the history could not be written, if that does not pass by itself.
+fn warn_about_history(client: &Client) {
+    for (node, error) in client.history_errors() {
+        if error.is_permanent() {
+            let error = messages::node_error(&error);
+            print_message(format!(
+                "warning: {node} did not store the history ({error})"
+            ));
+        }
+    }
 }
 
 /// The latest refusal.

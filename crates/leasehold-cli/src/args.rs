@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Show(Show),
     /// List held locks
     Ls(Ls),
+    /// Show the past leases of a lock
+    History(History),
     /// Watch held locks and nodes on a live screen
     #[cfg(feature = "top")]
     Top(Top),
@@ -131,6 +133,9 @@ pub(crate) struct NodeArgs {
     /// Let nodes vote even if they restarted recently. For the first start of a deployment
     #[arg(long)]
     pub(crate) assume_fresh: bool,
+    /// Record the leases of this command, for `leasehold history`
+    #[arg(long)]
+    pub(crate) history: bool,
     /// Certificate authority (PEM) for `rediss://` nodes [default: Mozilla's list]
     #[arg(id = "tls.ca", long = "tls-ca", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tls_ca: Option<PathBuf>,
@@ -583,6 +588,27 @@ pub(crate) struct Ls {
     pub(crate) no_headers: bool,
     #[command(flatten)]
     pub(crate) watching: WatchArgs,
+    #[command(flatten)]
+    pub(crate) nodes: NodeArgs,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Only leases of commands with --history (or LEASEHOLD_HISTORY=1, or `history = true` in the \
+                  configuration file) are recorded. Nodes keep the last 200 entries of a name, one or two for \
+                  each lease, for 7 days.\n\n\
+                  A lease has `expired` if no end was recorded and its holder does not hold the lock any more: \
+                  it ended at the time after `by`, or earlier."
+)]
+pub(crate) struct History {
+    /// The lock's name
+    pub(crate) name: OsString,
+    /// Show the history of the semaphore of this name
+    #[arg(long)]
+    pub(crate) permits: bool,
+    /// Output format
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = ReportFormat::Table)]
+    pub(crate) output: ReportFormat,
     #[command(flatten)]
     pub(crate) nodes: NodeArgs,
 }

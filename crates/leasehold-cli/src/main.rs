@@ -8,6 +8,7 @@ mod doctor;
 mod exit;
 mod generate;
 mod held;
+mod history;
 mod init;
 mod list_nodes;
 mod messages;
@@ -86,6 +87,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Release(args) => block_on(script::release(args)),
         Command::Show(args) => block_on(show::show(args)),
         Command::Ls(args) => block_on(show::ls(args)),
+        Command::History(args) => block_on(history::history(args)),
         #[cfg(feature = "top")]
         Command::Top(args) => top::top(&args),
         Command::Break(args) => block_on(break_lock::break_lock(args)),

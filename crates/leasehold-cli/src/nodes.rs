@@ -159,6 +159,9 @@ impl Deployment<'_> {
         if args.assume_fresh {
             builder = builder.assume_fresh();
         }
+        if args.history {
+            builder = builder.history();
+        }
         if let Some(path) = &args.tls_ca {
             builder = builder.tls_root_certificate(read("--tls-ca", path)?);
         }

@@ -72,10 +72,12 @@ pub use base::error::{Error, Invalid, Loss, NodeOutcome, NodeReport, Refusal, Tl
 pub use base::holder::{Holder, StoredResult};
 pub use base::mode::Mode;
 pub use base::name::Name;
+pub use base::past_lease::{LeaseEnd, PastLease};
 pub use client::Client;
 #[cfg(feature = "blocking")]
 pub use client::blocking;
 pub use client::builder::Builder;
+pub use client::history::History;
 pub use client::inspect::{Inspection, Listing, LockState};
 pub use client::options::{Options, Wait};
 pub use election::{Election, Leader, Observer};

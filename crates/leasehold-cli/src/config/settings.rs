@@ -66,6 +66,7 @@ pub(crate) const SETTINGS: &[Setting] = &[
         "it is for the first start of new servers; in a file, it would also let servers vote that have \
          lost their locks in a restart. Use `leasehold init`, or --assume-fresh once",
     ),
+    Setting::of_nodes("history", "LEASEHOLD_HISTORY", Kind::Flag, "false"),
     Setting::of_nodes("tls.ca", "LEASEHOLD_TLS_CA", Kind::Path, "Mozilla's list"),
     Setting::of_nodes("tls.cert", "LEASEHOLD_TLS_CERT", Kind::Path, "none"),
     Setting::of_nodes("tls.key", "LEASEHOLD_TLS_KEY", Kind::Path, "none"),

@@ -7,7 +7,7 @@ use leasehold_testkit::RedisServer;
 use crate::{Place, Running};
 
 const DOCUMENT: &str = include_str!("../../../../docs/cli.md");
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "run",
     "once",
     "elect",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 18] = [
     "release",
     "show",
     "ls",
+    "history",
     "top",
     "break",
     "resize",

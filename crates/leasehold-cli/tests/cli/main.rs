@@ -11,6 +11,7 @@ mod documentation;
 mod elect;
 mod events;
 mod exit_codes;
+mod history;
 mod init;
 mod inspect;
 mod lost_lease;

@@ -120,6 +120,17 @@ impl Holder {
         (asked <= SystemTime::now()).then_some(asked)
     }
 
+    /// Parses `token:pid@host:label`, what an owner value has besides its secret.
+    pub(crate) fn parse_public(public: &[u8]) -> Option<Self> {
+        let value = [KEPT, b":", public].concat();
+        let holder = Self::parse_ours(&value)?;
+        Some(Self {
+            kept: false,
+            result: None,
+            ..holder
+        })
+    }
+
     /// Whether this stands for all readers of a lock. It names the reader that joined or renewed last,
     /// which may have left since. Refusals contain such holders.
     fn is_marker(&self) -> bool {
@@ -362,6 +373,15 @@ pub(crate) fn kept_result(owner: &[u8], token: u64, at: SystemTime, bytes: &[u8]
     [&*head, at_ms.as_bytes(), bytes].join(&b'\n')
 }
 
+/// Returns `token:pid@host:label` of an owner value, with the token of a lease, which may be larger than
+/// that of the claim.
+pub(crate) fn public_part(owner: &[u8], token: u64) -> Vec<u8> {
+    let public = owner.get(SECRET_CHARS + 1..).unwrap_or_default();
+    let who = public.splitn(2, |&b| b == b':').nth(1).unwrap_or_default();
+    let digits = token_digits(token, owner_mode(owner));
+    [digits.as_bytes(), who].join(&b':')
+}
+
 fn token_digits(token: u64, mode: Mode) -> String {
     match mode {
         Mode::Exclusive => token.to_string(),
@@ -369,7 +389,8 @@ fn token_digits(token: u64, mode: Mode) -> String {
     }
 }
 
-fn pid_at_host() -> &'static str {
+/// This process, as it is in owner values.
+pub(crate) fn pid_at_host() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
         // ':' separates the parts of the value.

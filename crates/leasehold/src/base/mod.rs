@@ -9,4 +9,5 @@ pub(crate) mod holder;
 pub(crate) mod join;
 pub(crate) mod mode;
 pub(crate) mod name;
+pub(crate) mod past_lease;
 pub(crate) mod vote;

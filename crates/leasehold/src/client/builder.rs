@@ -43,6 +43,7 @@ pub struct Builder {
     prefix: Vec<u8>,
     clock: Clock,
     seed: Option<u64>,
+    history: bool,
     tls: Tls,
 }
 
@@ -188,6 +189,20 @@ impl Builder {
         self
     }
 
+    /// Records the leases of this client in the history of their names, which
+    /// [`Client::history`] shows: who held the lock with which token, from when to when, and how the
+    /// lease ended. Default: off.
+    ///
+    /// This costs one write to each node for each lease, and two if the lease is held for longer than a
+    /// second. They are sent in the background, over a connection of their own. Locks do not depend on
+    /// them: [`Client::history_errors`] says what could not be written. Nodes keep the last 100 to 200
+    /// leases of a name, for 7 days after the last one.
+    #[must_use]
+    pub fn history(mut self) -> Self {
+        self.history = true;
+        self
+    }
+
     /// Sets the certificate authority (PEM) that signed the certificates of `rediss://` nodes.
     /// Default: Mozilla's root certificates.
     #[cfg(feature = "tls")]
@@ -221,11 +236,11 @@ impl Builder {
     /// Outside of a `tokio` runtime.
     pub fn build(self) -> Result<Client, Error> {
         let options = self.options.clone();
-        let prefix = self.prefix.clone();
+        let (prefix, history) = (self.prefix.clone(), self.history);
         let (settings, specs) = self.settings()?;
         options.validate(settings.constants.restart_guard)?;
         let nodes = open(parse(specs, &settings)?, &settings);
-        Ok(client(nodes, settings, options, prefix))
+        Ok(client(nodes, settings, options, (prefix, history)))
     }
 
     /// Returns the settings of the nodes, the nodes, and the options of leases. Starts nothing.
@@ -242,12 +257,13 @@ impl Builder {
     #[cfg(feature = "doctor")]
     pub(super) fn build_with_nodes(self) -> Result<(Client, NodeSettings, Vec<Examined>), Error> {
         let options = self.options.clone();
-        let prefix = self.prefix.clone();
+        let (prefix, history) = (self.prefix.clone(), self.history);
         let (settings, specs) = self.settings()?;
         options.validate(settings.constants.restart_guard)?;
         let opened = parse(specs, &settings)?;
         let nodes = opened.iter().map(Examined::of).collect();
-        let client = client(open(opened, &settings), settings.clone(), options, prefix);
+        let node_tasks = open(opened, &settings);
+        let client = client(node_tasks, settings.clone(), options, (prefix, history));
         Ok((client, settings, nodes))
     }
 
@@ -475,7 +491,7 @@ fn client(
     nodes: Vec<Arc<dyn Node>>,
     settings: NodeSettings,
     options: Options,
-    prefix: Vec<u8>,
+    (prefix, history): (Vec<u8>, bool),
 ) -> Client {
     Client::from_parts(Parts {
         nodes,
@@ -484,6 +500,7 @@ fn client(
         constants: settings.constants,
         prefix,
         seed: settings.seed,
+        history,
     })
 }
 

@@ -15,6 +15,7 @@ use crate::client::options::Options;
 use crate::client::shared_runs::SharedRuns;
 use crate::lease::janitor::Janitor;
 use crate::lease::keeper::Keeper;
+use crate::lease::recorder::Recorder;
 use crate::node::seat::Seat;
 use crate::node::{Claim, Constants, Node, majority};
 use crate::quorum::round::Round;
@@ -29,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) secrets: Secrets,
     pub(crate) keeper: Keeper,
     pub(crate) janitor: Janitor,
+    /// `None` if this client records no history.
+    pub(crate) recorder: Option<Recorder>,
     pub(crate) prefix: Vec<u8>,
     ids: AtomicU64,
     seeds: Mutex<fastrand::Rng>,
@@ -66,6 +69,8 @@ pub(crate) struct Parts {
     pub(crate) constants: Constants,
     pub(crate) prefix: Vec<u8>,
     pub(crate) seed: u64,
+    /// Whether the client records a history.
+    pub(crate) history: bool,
 }
 
 impl Core {
@@ -77,8 +82,12 @@ impl Core {
             parts.clock.clone(),
             Arc::clone(&closing),
         );
+        let recorder = parts
+            .history
+            .then(|| Recorder::start(&nodes, &parts.clock, parts.seed));
         Self {
             keeper,
+            recorder,
             janitor: Janitor::start(Arc::clone(&nodes), parts.clock.clone(), parts.seed),
             nodes,
             clock: parts.clock,
@@ -95,9 +104,12 @@ impl Core {
         }
     }
 
-    /// Waits until all releases are confirmed and all nodes have finished their work.
+    /// Waits until all releases are confirmed, the history is written, and all nodes have finished their work.
     pub(crate) async fn finish_releases(&self) {
         self.janitor.all_confirmed().await;
+        if let Some(recorder) = &self.recorder {
+            recorder.all_sent().await;
+        }
         for node in self.nodes.iter() {
             node.flush().await;
         }

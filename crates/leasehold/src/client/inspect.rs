@@ -321,10 +321,14 @@ impl Core {
             return Err(self.unanswered(Some(inspection.name), &surveys));
         }
         let named = |seen: &Sighting| seen.owner_id() == owner_id;
-        let Some(value) = inspection.sightings().find(|seen| named(seen)) else {
+        let Some(seen) = inspection.sightings().find(|seen| named(seen)) else {
             return Ok(false);
         };
-        self.release_value(key, &value.value).await
+        let had_it = self.release_value(key.clone(), &seen.value).await?;
+        if had_it {
+            self.record_broken(&key, seen).await;
+        }
+        Ok(had_it)
     }
 
     /// Deletes every result that a node keeps under this key. Returns whether a majority had the same

@@ -6,6 +6,7 @@ pub(crate) mod builder;
 pub(crate) mod core;
 #[cfg(feature = "doctor")]
 mod doctor;
+pub(crate) mod history;
 pub(crate) mod inspect;
 pub(crate) mod options;
 pub(crate) mod shared_runs;

@@ -8,6 +8,7 @@ use crate::acquire::look::{self, Found, Named};
 use crate::base::error::{Error, Invalid, Loss, NodeOutcome, NodeReport};
 use crate::base::holder::{owned_token, owner_id};
 use crate::base::name::Name;
+use crate::base::past_lease::LeaseEnd;
 use crate::client::core::Core;
 use crate::client::options::Options;
 use crate::lease::guard::Released;
@@ -206,7 +207,12 @@ impl Detached {
         let release = PendingRelease::new(claim, self.timeout, now);
         let broadcast = self.core.janitor.release(release);
         match broadcast.decided().await {
-            Decision::Carried => Ok(Released::Released),
+            Decision::Carried => {
+                if let Some(recorder) = &self.core.recorder {
+                    recorder.record_end(&self.claim, self.token, &LeaseEnd::Released);
+                }
+                Ok(Released::Released)
+            }
             Decision::Refuted => Ok(Released::WasLost),
             Decision::Failed => Err(self.refused(&broadcast)),
         }

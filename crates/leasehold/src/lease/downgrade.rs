@@ -14,6 +14,7 @@ use super::state::taken_away;
 use crate::acquire::proposer::BLOCK;
 use crate::base::error::{Error, Invalid, Loss};
 use crate::base::mode::Mode;
+use crate::base::past_lease::LeaseEnd;
 use crate::client::core::Core;
 use crate::node::{Claim, Verb};
 use crate::quorum::round::{self, Decision};
@@ -36,6 +37,7 @@ pub(super) async fn downgrade(lease: Lease) -> Result<Lease, Error> {
     let Some(exclusive) = lease.close(None) else {
         return Err(held.lost_error());
     };
+    held.record_end(&core, &LeaseEnd::Released);
     let sent_at = core.clock.now();
     let (ttl, timeout, drift) = (held.claim().ttl, held.grant.timeout, held.grant.drift);
     let claim = shared_claim(&core, held.claim(), held.grant.label());

@@ -11,6 +11,7 @@ use crate::base::clock::Moment;
 use crate::base::error::{Error, Invalid, Loss};
 use crate::base::holder::kept_result;
 use crate::base::mode::Mode;
+use crate::base::past_lease::LeaseEnd;
 use crate::client::core::Core;
 use crate::client::options::{MAX_TTL, Options, between};
 use crate::lease::detached::Detached;
@@ -80,6 +81,9 @@ impl Lease {
     pub(super) fn keep(core: &Arc<Core>, held: Held) -> Self {
         let held = Arc::new(held);
         core.keeper.keep(&held);
+        if let Some(recorder) = &core.recorder {
+            recorder.begun(&held);
+        }
         Self {
             core: Arc::clone(core),
             held,
@@ -337,6 +341,7 @@ impl Lease {
         match self.close(None) {
             Some(_) => {
                 self.held.end_turn();
+                self.held.record_end(&self.core, &LeaseEnd::StillHeld);
                 Ok(Detached::of_lease(&self.core, &self.held))
             }
             None => Err(self.held.lost_error()),
@@ -514,6 +519,7 @@ impl Lease {
         let item = self.close(keep_until)?;
         let broadcast = self.core.janitor.release(item);
         self.held.end_turn();
+        self.held.record_end(&self.core, &LeaseEnd::Released);
         Some(broadcast)
     }
 
@@ -590,6 +596,7 @@ impl Drop for Lease {
         }
         if let Some(item) = self.close(None) {
             self.core.janitor.post(item);
+            self.held.record_end(&self.core, &LeaseEnd::Released);
         }
         self.held.end_turn();
     }

@@ -12,6 +12,7 @@ use crate::acquire::local_queue::LocalTurn;
 use crate::base::clock::{Clock, Moment};
 use crate::base::error::{Error, Loss, NodeOutcome};
 use crate::base::name::Name;
+use crate::base::past_lease::LeaseEnd;
 use crate::client::core::Core;
 use crate::client::options::Options;
 use crate::lease::grant::{Grant, Won, least_left};
@@ -333,6 +334,7 @@ impl Held {
         if let Some(core) = self.core.upgrade() {
             core.keeper.leave(self);
             core.janitor.post(self.to_release(None));
+            self.record_end(&core, &LeaseEnd::of_loss(why));
         }
         self.end_turn();
     }
@@ -378,6 +380,9 @@ impl Held {
         };
         let taken = turn.take()?;
         drop(turn);
+        if let Some(core) = self.core.upgrade() {
+            self.record_end(&core, &LeaseEnd::Released);
+        }
         taken.pass(won);
         Some(())
     }
@@ -403,6 +408,25 @@ impl Held {
     pub(crate) fn close(&self, keep_until: Option<Moment>) -> Option<PendingRelease> {
         let keep_until = keep_until.max(self.keep_until.get().copied());
         self.end(CLOSED).then(|| self.to_release(keep_until))
+    }
+
+    /// Records how the lease ended, or that it is held by another process now, if the client records
+    /// a history.
+    pub(crate) fn record_end(&self, core: &Core, end: &LeaseEnd) {
+        if let Some(recorder) = &core.recorder {
+            // The lease of a later task of the process, or of a downgrade, began after the first one.
+            let acquired = self.taken_at.max(self.grant.won_at);
+            recorder.record(self.claim(), self.token, acquired, end);
+        }
+    }
+
+    /// Records that the lease is held, unless it has ended.
+    pub(crate) fn record_held(&self) {
+        if self.is_open()
+            && let Some(core) = self.core.upgrade()
+        {
+            self.record_end(&core, &LeaseEnd::StillHeld);
+        }
     }
 
     /// Lets the next task of this process try. Call it after the release was sent.

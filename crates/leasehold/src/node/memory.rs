@@ -1,14 +1,15 @@
 //! A node in the memory of this process.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::rules::{Constants, View, Write};
 use super::{
-    Call, Claim, Line, MemoryLine, News, Node, Notifier, Record, SemaphoreRecord, Survey, Verb,
-    Vote, Watch, rules, vote, vote_on_permit,
+    Call, Claim, HISTORY_ENTRIES, HISTORY_KEPT, HistoryEntry, HistoryRead, HistoryWritten, Line,
+    MemoryLine, News, Node, Notifier, Record, SemaphoreRecord, Survey, Verb, Vote, Watch, rules,
+    vote, vote_on_permit,
 };
 use crate::base::clock::{Clock, Moment, TimeSource};
 use crate::base::holder::{Holder, is_marker, marker_value};
@@ -60,6 +61,15 @@ struct Store {
     floor: u64,
     /// The notifiers of waiters, by their owner values.
     notifiers: HashMap<Box<[u8]>, Notifier>,
+    /// The history of names, the latest entry last, and when that was written.
+    history: HashMap<Name, (Moment, VecDeque<HistoryEntry>)>,
+    /// How many names with a history there may be before old ones are deleted.
+    sweep_history_at: usize,
+}
+
+/// Whether a history is not too old, whose last entry was written at this time.
+fn is_kept(now: Moment, last_written: Moment) -> bool {
+    now.saturating_duration_since(last_written) < HISTORY_KEPT
 }
 
 #[derive(Default)]
@@ -184,6 +194,8 @@ impl Store {
             // A new store may replace one that was lost; see `View::floor`.
             floor: started_us.saturating_add(constants.skew_us()),
             notifiers: HashMap::new(),
+            history: HashMap::new(),
+            sweep_history_at: FIRST_SWEEP,
         }
     }
 
@@ -242,6 +254,25 @@ impl Store {
             seen.collect::<Vec<_>>()
         });
         locks.collect()
+    }
+
+    fn write_history(&mut self, now: Moment, entries: Vec<HistoryEntry>) {
+        if self.history.len() >= self.sweep_history_at {
+            self.history.retain(|_, (at, _)| is_kept(now, *at));
+            self.sweep_history_at = (self.history.len() * 2).max(FIRST_SWEEP);
+        }
+        for entry in entries {
+            if entry.begins_history() || self.history.contains_key(entry.name()) {
+                let history = self.history.entry(entry.name().clone());
+                let (at, entries) = history.or_insert_with(|| (now, VecDeque::new()));
+                if !is_kept(now, *at) {
+                    entries.clear();
+                }
+                *at = now;
+                entries.push_back(entry);
+                entries.drain(..entries.len().saturating_sub(HISTORY_ENTRIES));
+            }
+        }
     }
 
     fn sweep(&mut self, now: Moment) {
@@ -574,6 +605,20 @@ impl Node for MemoryNode {
     fn survey(&self, name: Option<&Name>) -> Survey {
         let seen = self.shared.lock().sightings(self.shared.clock.now(), name);
         Box::pin(std::future::ready(Ok(seen)))
+    }
+
+    fn write_history(&self, entries: Vec<HistoryEntry>) -> HistoryWritten {
+        let now = self.shared.clock.now();
+        self.shared.lock().write_history(now, entries);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn read_history(&self, name: &Name) -> HistoryRead {
+        let now = self.shared.clock.now();
+        let store = self.shared.lock();
+        let kept = store.history.get(name).filter(|(at, _)| is_kept(now, *at));
+        let entries = kept.into_iter().flat_map(|(_, entries)| entries).cloned();
+        Box::pin(std::future::ready(Ok(entries.collect())))
     }
 
     fn submit(&self, call: Call) {

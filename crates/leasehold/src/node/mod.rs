@@ -6,6 +6,7 @@
 //! waiting. That part has no promise of stability: any release may change it.
 
 mod call;
+mod history;
 mod line;
 #[cfg(feature = "planted-bugs")]
 #[doc(hidden)]
@@ -37,6 +38,7 @@ pub(crate) use crate::base::mode::Mode;
 pub use crate::base::vote::{NodeError, Vote};
 pub(crate) use call::Tally;
 pub use call::{Call, Claim, Holders, Verb};
+pub use history::{HISTORY_ENTRIES, HISTORY_KEPT, HistoryEntry, HistoryRead, HistoryWritten};
 #[cfg(feature = "unstable-node")]
 pub use line::{DEAD_AFTER, LINE_KEPT, Line, MemoryLine, ORDER_KNOWN_AFTER};
 #[cfg(not(feature = "unstable-node"))]
@@ -66,6 +68,8 @@ pub use watch::{News, Notifier, Watch};
 pub(crate) fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
+
+const NO_HISTORY: &str = "this kind of node keeps no history";
 
 /// The future that [`Node::flush`] returns.
 pub type Flush = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -174,5 +178,19 @@ pub trait Node: Send + Sync + 'static {
         let _ = name;
         let why = "this kind of node cannot list its locks";
         Box::pin(std::future::ready(Err(NodeError::refused(why))))
+    }
+
+    /// Adds entries to the history of their names, and drops the oldest of each name beyond
+    /// [`HISTORY_ENTRIES`]. A client calls this in the background, and only if it
+    /// [records a history](crate::Builder::history). No vote depends on it. The default returns an error.
+    fn write_history(&self, entries: Vec<HistoryEntry>) -> HistoryWritten {
+        let _ = entries;
+        Box::pin(std::future::ready(Err(NodeError::refused(NO_HISTORY))))
+    }
+
+    /// Returns the entries in the history of a name, in any order. The default returns an error.
+    fn read_history(&self, name: &Name) -> HistoryRead {
+        let _ = name;
+        Box::pin(std::future::ready(Err(NodeError::refused(NO_HISTORY))))
     }
 }

@@ -16,7 +16,7 @@ enum Sample {
 }
 
 /// Four values of each setting, from the strongest source to the weakest, and a command that uses it.
-const SAMPLES: [(&str, &str, &[&str], Sample); 23] = {
+const SAMPLES: [(&str, &str, &[&str], Sample); 24] = {
     use Sample::{Flag, List, Number, Text};
     const TIMES: Sample = Text(["4s", "3s", "2s", "1s"]);
     const PATHS: Sample = Text(["/d", "/c", "/b", "/a"]);
@@ -34,6 +34,7 @@ const SAMPLES: [(&str, &str, &[&str], Sample); 23] = {
             Text(["off", "3s", "2s", "1s"]),
         ),
         ("assume_fresh", "--assume-fresh", &["init"], Flag),
+        ("history", "--history", RUN, Flag),
         ("tls.ca", "--tls-ca", &["show", "x"], PATHS),
         ("tls.cert", "--tls-cert", RUN, PATHS),
         ("tls.key", "--tls-key", RUN, PATHS),

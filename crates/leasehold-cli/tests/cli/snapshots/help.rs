@@ -71,6 +71,7 @@ fn release() {
 #[test]
 fn show() {
     check(&["show"], expect_file!["help/show.txt"]);
+    check(&["history"], expect_file!["help/history.txt"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::store::{Outcome, Store};
 use crate::base::backoff::{Backoff, Pauses};
 use crate::base::clock::{Clock, Moment};
 use crate::base::name::Name;
-use crate::node::{Call, NodeError, NodeSettings, Sighting, Verb, Vote};
+use crate::node::{Call, HistoryEntry, NodeError, NodeSettings, Sighting, Verb, Vote};
 
 /// After this many transactions, the engine checks the size of the log.
 const CHECK_LOG_EVERY: u32 = 256;
@@ -203,6 +203,18 @@ impl Engine {
             store.sightings(name, notifications)
         });
         seen.map_err(Failure::into_error)
+    }
+
+    pub(super) fn write_history(&mut self, entries: &[HistoryEntry]) -> Result<(), NodeError> {
+        self.transactions += 1;
+        let written =
+            self.retry_while_busy(self.open_patience, |store, _| store.write_history(entries));
+        written.map_err(Failure::into_error)
+    }
+
+    pub(super) fn read_history(&mut self, name: &Name) -> Result<Vec<HistoryEntry>, NodeError> {
+        let read = self.retry_while_busy(self.open_patience, |store, _| store.read_history(name));
+        read.map_err(Failure::into_error)
     }
 
     /// Removes the socket and writes a large log back, because the process may exit before this

@@ -6,6 +6,7 @@ mod engine;
 #[cfg(feature = "doctor")]
 pub(crate) mod examine;
 mod failure;
+mod history;
 mod line;
 mod listener;
 mod local_waiters;
@@ -26,7 +27,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Call, Claim, Flush, Node, NodeError, NodeSettings, Notifier, Survey, Watch};
+use super::{
+    Call, Claim, Flush, HistoryEntry, HistoryRead, HistoryWritten, Node, NodeError, NodeSettings,
+    Notifier, Survey, Watch,
+};
 use crate::base::name::Name;
 use engine::Engine;
 use failure::Failure;
@@ -164,6 +168,16 @@ impl Node for LocalNode {
 
     fn survey(&self, name: Option<&Name>) -> Survey {
         let answer = self.thread.survey(name.cloned());
+        Box::pin(async move { answer.await.unwrap_or(Err(NodeError::Unanswered)) })
+    }
+
+    fn write_history(&self, entries: Vec<HistoryEntry>) -> HistoryWritten {
+        let answer = self.thread.write_history(entries);
+        Box::pin(async move { answer.await.unwrap_or(Err(NodeError::Unanswered)) })
+    }
+
+    fn read_history(&self, name: &Name) -> HistoryRead {
+        let answer = self.thread.read_history(name.clone());
         Box::pin(async move { answer.await.unwrap_or(Err(NodeError::Unanswered)) })
     }
 

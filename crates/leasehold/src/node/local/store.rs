@@ -190,17 +190,17 @@ impl Store {
 
 /// A transaction that locks out all other writers. Rolled back if dropped. (That of `rusqlite`
 /// parses its SQL each time.)
-struct SqlTransaction<'a> {
+pub(super) struct SqlTransaction<'a> {
     connection: &'a Connection,
 }
 
 impl<'a> SqlTransaction<'a> {
-    fn begin(connection: &'a Connection) -> Result<Self, Failure> {
+    pub(super) fn begin(connection: &'a Connection) -> Result<Self, Failure> {
         connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         Ok(Self { connection })
     }
 
-    fn commit(self) -> Result<(), Failure> {
+    pub(super) fn commit(self) -> Result<(), Failure> {
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         Ok(())
     }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::engine::Engine;
 use crate::base::name::Name;
-use crate::node::{Call, NodeError, Sighting};
+use crate::node::{Call, HistoryEntry, NodeError, Sighting};
 
 /// The largest number of calls in one transaction.
 const MAX_BATCH: usize = 256;
@@ -25,6 +25,8 @@ enum Job {
         Option<Name>,
         oneshot::Sender<Result<Vec<Sighting>, NodeError>>,
     ),
+    WriteHistory(Vec<HistoryEntry>, oneshot::Sender<Result<(), NodeError>>),
+    ReadHistory(Name, oneshot::Sender<Result<Vec<HistoryEntry>, NodeError>>),
     Flush(oneshot::Sender<()>),
 }
 
@@ -69,6 +71,24 @@ impl StoreThread {
     ) -> oneshot::Receiver<Result<Vec<Sighting>, NodeError>> {
         let (reply, answer) = oneshot::channel();
         self.queue(Job::Survey(name, reply));
+        answer
+    }
+
+    pub(super) fn write_history(
+        &self,
+        entries: Vec<HistoryEntry>,
+    ) -> oneshot::Receiver<Result<(), NodeError>> {
+        let (reply, answer) = oneshot::channel();
+        self.queue(Job::WriteHistory(entries, reply));
+        answer
+    }
+
+    pub(super) fn read_history(
+        &self,
+        name: Name,
+    ) -> oneshot::Receiver<Result<Vec<HistoryEntry>, NodeError>> {
+        let (reply, answer) = oneshot::channel();
+        self.queue(Job::ReadHistory(name, reply));
         answer
     }
 
@@ -141,6 +161,14 @@ impl Shared {
             Job::Survey(name, reply) => {
                 let seen = self.with_engine(1, |engine| engine.survey(name.as_ref()));
                 let _ = reply.send(seen);
+            }
+            Job::WriteHistory(entries, reply) => {
+                let written = self.with_engine(1, |engine| engine.write_history(&entries));
+                let _ = reply.send(written);
+            }
+            Job::ReadHistory(name, reply) => {
+                let entries = self.with_engine(1, |engine| engine.read_history(&name));
+                let _ = reply.send(entries);
             }
             Job::Flush(done) => {
                 self.with_engine(1, Engine::flush);

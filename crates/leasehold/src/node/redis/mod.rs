@@ -4,6 +4,7 @@ mod bells;
 mod connection;
 #[cfg(feature = "doctor")]
 pub(crate) mod examine;
+mod history;
 mod identity;
 mod init;
 mod reply;
@@ -26,7 +27,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::link::Link;
-use super::{Call, Claim, Node, NodeError, Notifier, Survey, Watch};
+use super::{
+    Call, Claim, HistoryEntry, HistoryRead, HistoryWritten, Node, NodeError, Notifier, Survey,
+    Watch,
+};
 use crate::base::name::Name;
 use crate::node::NodeSettings;
 use bells::Bells;
@@ -41,6 +45,7 @@ pub(crate) struct RedisNode {
     target: Target,
     timeout: Duration,
     bells: Arc<Bells>,
+    history: history::HistoryConnection,
 }
 
 impl RedisNode {
@@ -66,6 +71,7 @@ impl RedisNode {
             target,
             timeout: settings.connect_timeout,
             bells,
+            history: history::HistoryConnection::default(),
         }
     }
 }
@@ -102,5 +108,18 @@ impl Node for RedisNode {
     fn survey(&self, name: Option<&Name>) -> Survey {
         let (target, name) = (self.target.clone(), name.cloned());
         Box::pin(survey::survey(target, self.timeout, name))
+    }
+
+    fn write_history(&self, entries: Vec<HistoryEntry>) -> HistoryWritten {
+        let (target, connection) = (self.target.clone(), Arc::clone(&self.history));
+        Box::pin(history::write(target, self.timeout, connection, entries))
+    }
+
+    fn read_history(&self, name: &Name) -> HistoryRead {
+        Box::pin(history::read(
+            self.target.clone(),
+            self.timeout,
+            name.clone(),
+        ))
     }
 }

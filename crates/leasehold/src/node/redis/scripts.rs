@@ -598,6 +598,11 @@ pub(super) fn readers_key(name: &Name) -> Vec<u8> {
     side_key("leasehold:readers:", name)
 }
 
+/// The key of a name's history.
+pub(super) fn history_key(name: &Name) -> Vec<u8> {
+    side_key("leasehold:history:", name)
+}
+
 /// The fence in the text that the scripts write: F, and W if that is stored apart from it. (The scripts
 /// read it by `highest` and `highest_written` of fragments.lua.)
 pub(super) fn parse_fence(text: &str) -> Option<(u64, Option<u64>)> {
