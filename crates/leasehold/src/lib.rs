@@ -56,6 +56,7 @@ mod lease;
 mod mutex;
 mod mutexes;
 pub mod node;
+pub mod observe;
 mod once;
 #[cfg(feature = "planted-bugs")]
 #[doc(hidden)]

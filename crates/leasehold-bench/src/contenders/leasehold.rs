@@ -3,6 +3,7 @@
 use ::leasehold::{Client, Lease, Options, Released};
 
 use super::Lock;
+use super::observed;
 use crate::TTL;
 
 /// Thousands of clients connect at once, to a server on the same processors. Connecting is not
@@ -31,7 +32,7 @@ impl Leasehold {
         let mut tries = 0;
         loop {
             tries += 1;
-            let client = Client::builder()
+            let client = observed::builder()?
                 .nodes(urls)
                 .options(options.clone().ttl(TTL))
                 // The servers are new, so they have no memory to lose.

@@ -1,6 +1,7 @@
 //! The measured clients. Each acquires and releases locks by name.
 
 mod leasehold;
+mod observed;
 mod raw;
 mod rslock;
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::acquire::acquiring::Acquiring;
 use crate::acquire::proposer::BLOCK;
 use crate::base::clock::Moment;
 use crate::base::name::Name;
@@ -44,7 +45,12 @@ impl LocalQueue {
     /// Waits for the turn. `None` if it does not come before `until`.
     ///
     /// Cancel safety: if dropped, the turn goes to the next task.
-    pub(crate) async fn enter(core: &Arc<Core>, name: &Name, until: Moment) -> Option<LocalTurn> {
+    pub(crate) async fn enter(
+        core: &Arc<Core>,
+        name: &Name,
+        until: Moment,
+        call: &Acquiring<'_>,
+    ) -> Option<LocalTurn> {
         let turn = {
             let mut queues = core.local_queue.queues();
             match queues.entry(name.clone()) {
@@ -75,13 +81,22 @@ impl LocalQueue {
                 }
             }
         };
+        call.contend();
         // In a box: most calls do not wait here, and their futures are small.
         Box::pin(async move {
-            tokio::select! {
-                biased;
-                turn = turn => turn.ok(),
-                () = core.clock.sleep_until(until), if until < Moment::FAR => None,
-                () = core.until_shut_down() => None,
+            let mut turn = turn;
+            let mut slow_at = call.slow_at();
+            loop {
+                tokio::select! {
+                    biased;
+                    turn = &mut turn => return turn.ok(),
+                    () = core.clock.sleep_until(until), if until < Moment::FAR => return None,
+                    () = core.until_shut_down() => return None,
+                    () = sleep_until(core, slow_at), if slow_at.is_some() => {
+                        slow_at = None;
+                        call.warn_of_task();
+                    }
+                }
             }
         })
         .await
@@ -105,6 +120,11 @@ impl LocalQueue {
         queue.remove();
         None
     }
+}
+
+/// Sleeps until a moment, if there is one.
+async fn sleep_until(core: &Core, at: Option<Moment>) {
+    core.clock.sleep_until(at.unwrap_or(Moment::FAR)).await;
 }
 
 impl LocalTurn {

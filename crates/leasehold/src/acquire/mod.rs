@@ -6,18 +6,23 @@
 
 use std::sync::Arc;
 
+use tracing::Instrument;
+
 use crate::Lease;
-use crate::base::clock::Moment;
 use crate::base::error::{Error, Invalid};
 use crate::base::mode::Mode;
 use crate::base::name::Name;
 use crate::client::core::Core;
 use crate::client::options::Options;
+use crate::lease::grant::Won;
+use crate::observe::HandOver;
+use acquiring::Acquiring;
 pub(crate) use handle::{Handle, unless_held};
 use local_queue::{LocalQueue, LocalTurn};
 use patience::Patience;
 pub(crate) use want::Want;
 
+pub(crate) mod acquiring;
 pub(crate) mod attempt;
 pub(crate) mod handle;
 pub(crate) mod local_queue;
@@ -37,17 +42,36 @@ pub(crate) async fn acquire(
     want: &Want,
     options: &Options,
 ) -> Result<Lease, Error> {
+    let mut call = Acquiring::begin(core, &want.name, want.mode, options);
+    let acquired = match call.span() {
+        None => take_turn(core, want, options, &mut call).await,
+        // In a box: most programs record no spans, and their futures are small.
+        Some(span) => {
+            let acquiring = take_turn(core, want, options, &mut call);
+            Box::pin(acquiring).instrument(span).await
+        }
+    };
+    call.finish(&acquired);
+    acquired
+}
+
+/// Waits for the turn in this process, then for the lock.
+async fn take_turn(
+    core: &Arc<Core>,
+    want: &Want,
+    options: &Options,
+    call: &mut Acquiring<'_>,
+) -> Result<Lease, Error> {
     check(core, want, options)?;
-    let started = core.clock.now();
     // Only calls that stand in line take turns: others must not wait behind them. Readers hold the
     // lock together, so each of them stands in line itself.
     let turn = match want.mode {
         Mode::Exclusive if options.queues_in_process() => {
-            LocalQueue::enter(core, &want.name, options.until(started)).await
+            LocalQueue::enter(core, &want.name, options.until(call.started), call).await
         }
         _ => None,
     };
-    acquire_at(core, want, options, started, turn).await
+    acquire_at(core, want, options, call, turn).await
 }
 
 /// Acquires a lock as above, without regard to other tasks of this process: the call has a place in
@@ -59,8 +83,15 @@ pub(crate) async fn acquire_alone(
     want: &Want,
     options: &Options,
 ) -> Result<Lease, Error> {
-    check(core, want, options)?;
-    acquire_at(core, want, options, core.clock.now(), None).await
+    let mut call = Acquiring::begin(core, &want.name, want.mode, options);
+    let span = call.span().unwrap_or_else(tracing::Span::none);
+    let acquired = async {
+        check(core, want, options)?;
+        acquire_at(core, want, options, &mut call, None).await
+    };
+    let acquired = acquired.instrument(span).await;
+    call.finish(&acquired);
+    acquired
 }
 
 /// Acquires a permit of the semaphore with this key, as the options say.
@@ -72,19 +103,23 @@ pub(crate) async fn acquire_permit(
     permits: u32,
     options: &Options,
 ) -> Result<Lease, Error> {
-    options.validate(core.constants.restart_guard)?;
-    if !options.fencing {
-        return Err(Invalid::PermitWithoutFencing.into());
-    }
-    core.check_runtime()?;
-    core.janitor.send_queued(semaphore);
-    let patience = Patience::new(options, core.next_seed(), core.clock.now(), None);
-    let won = waiter::acquire_permit(core, semaphore, permits, options, patience).await?;
-    let lease = Lease::new(core, won, options, None);
-    match core.is_shut_down() {
-        false => Ok(lease),
-        true => Err(Error::ShutDown),
-    }
+    let mut call = Acquiring::begin(core, semaphore, Mode::Exclusive, options);
+    let span = call.span().unwrap_or_else(tracing::Span::none);
+    let acquired = async {
+        options.validate(core.constants.restart_guard)?;
+        if !options.fencing {
+            return Err(Invalid::PermitWithoutFencing.into());
+        }
+        core.check_runtime()?;
+        core.janitor.send_queued(semaphore);
+        let patience = Patience::new(options, core.next_seed(), call.started, None);
+        let won = waiter::acquire_permit(core, semaphore, permits, options, patience, &call);
+        let won = won.await?;
+        begin_lease(core, won, options, &mut call, None)
+    };
+    let acquired = acquired.instrument(span).await;
+    call.finish(&acquired);
+    acquired
 }
 
 /// Checks a call before anything is sent.
@@ -96,24 +131,27 @@ fn check(core: &Core, want: &Want, options: &Options) -> Result<(), Error> {
     core.check_runtime()
 }
 
-/// Acquires a lock for a call that began at `started`, with its turn in this process if it has one.
+/// Acquires a lock for a call, with its turn in this process if it has one.
 async fn acquire_at(
     core: &Arc<Core>,
     want: &Want,
     options: &Options,
-    started: Moment,
+    call: &mut Acquiring<'_>,
     mut turn: Option<LocalTurn>,
 ) -> Result<Lease, Error> {
     let passed = turn
         .as_mut()
         .and_then(|turn| turn.take(options, core.clock.now()));
     let won = match passed {
-        Some(won) => won,
+        Some(won) => {
+            call.handed_over(HandOver::Local);
+            won
+        }
         None => {
             core.janitor.send_queued(&want.name);
             let outage_since = turn.as_ref().and_then(|turn| turn.outage_since);
-            let patience = Patience::new(options, core.next_seed(), started, outage_since);
-            let won = waiter::acquire(core, want, options, patience).await;
+            let patience = Patience::new(options, core.next_seed(), call.started, outage_since);
+            let won = waiter::acquire(core, want, options, patience, call).await;
             if let Some(turn) = &mut turn {
                 // During an outage, the next call in this process fails without waiting for the
                 // nodes again.
@@ -121,13 +159,32 @@ async fn acquire_at(
                 let since = core.clock.now().saturating_sub(options.outage_patience);
                 turn.outage_since = lasts.then_some(since);
             }
-            won?
+            let won = won?;
+            if call.is_contended() && won.grant.rounds().is_handed_over() {
+                call.handed_over(HandOver::Node);
+            }
+            won
         }
     };
-    let lease = Lease::new(core, won, options, turn);
+    begin_lease(core, won, options, call, turn)
+}
+
+/// Makes a claim that was won a lease.
+fn begin_lease(
+    core: &Arc<Core>,
+    won: Won,
+    options: &Options,
+    call: &mut Acquiring<'_>,
+    turn: Option<LocalTurn>,
+) -> Result<Lease, Error> {
+    let holding = call.holding(won.token);
+    let lease = Lease::new(core, won, options, turn, holding);
     // If the client was shut down in the meantime, the lease is dropped, which releases it.
     match core.is_shut_down() {
         false => Ok(lease),
-        true => Err(Error::ShutDown),
+        true => {
+            call.granted(&lease);
+            Err(Error::ShutDown)
+        }
     }
 }

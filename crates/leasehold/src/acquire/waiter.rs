@@ -10,6 +10,7 @@ mod permit;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::acquiring::Acquiring;
 use super::attempt::{Armed, Attempt, NotTaken, Refused};
 use super::look;
 use super::patience::Patience;
@@ -40,9 +41,11 @@ pub(crate) async fn acquire(
     want: &Want,
     options: &Options,
     patience: Patience,
+    call: &Acquiring<'_>,
 ) -> Result<Won, Error> {
     let wait = Waiting {
         core,
+        call,
         want,
         options,
         patience,
@@ -66,6 +69,7 @@ pub(crate) async fn acquire(
 /// A call that waits.
 struct Waiting<'a> {
     core: &'a Arc<Core>,
+    call: &'a Acquiring<'a>,
     want: &'a Want,
     options: &'a Options,
     patience: Patience,
@@ -221,6 +225,10 @@ impl<'a> Waiting<'a> {
             }
         }
         let now = self.core.clock.now();
+        if matches!(refused.advice, Advice::Contended { .. }) {
+            self.call.contend();
+        }
+        self.call.refused(&refused.refusal, now);
         refused.refusal.attempts = self.patience.count(now);
         if let Some(OnRefusal(callback)) = &self.options.on_refusal {
             callback(&refused.refusal);
@@ -231,6 +239,7 @@ impl<'a> Waiting<'a> {
     /// Waits in line, with as many tickets one after the other as it takes.
     async fn stand(mut self) -> Result<Won, Error> {
         (self.fenced, self.joins) = (true, true);
+        self.call.contend();
         let mut leaving = None;
         loop {
             let place = Place::new(self.attempt()?, leaving.take());

@@ -23,7 +23,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Client`] | [`connect`](Client::connect), [`build`](Client::build), `init` and `init_replacing` take a [`Builder`]; `in_memory`, `mutex`, `mutexes`, `rw_lock`, `semaphore`, `latch`, `once`, `election`, `ready`, `shutdown`, `inspect`, `inspect_all`, `inspect_permits`, `break_lock`, `break_permit`, `frees_the_locks_of_the_dead` |
+//! | [`Client`] | [`connect`](Client::connect), [`build`](Client::build), `init` and `init_replacing` take a [`Builder`]; `in_memory`, `mutex`, `mutexes`, `rw_lock`, `semaphore`, `latch`, `once`, `election`, `ready`, `shutdown`, `inspect`, `inspect_all`, `inspect_permits`, `break_lock`, `break_permit`, `frees_the_locks_of_the_dead`, `stats` |
 //! | [`Mutex`] | `with_options`, `lock`, `try_lock`, `try_lock_for`, `lock_timeout`, `with`, `try_with`, `detached` |
 //! | [`Mutexes`] | `with_options`, `shared`, `lock`, `try_lock`, `try_lock_for`, `lock_timeout`, `with` |
 //! | [`Latch`] | `with_options`, `kept_for`, `arrive`, `missing`, `wait`, `wait_timeout`, `arrive_and_wait`, `clear` |
@@ -343,6 +343,12 @@ impl Client {
     #[must_use]
     pub fn frees_the_locks_of_the_dead(&self) -> bool {
         self.inner.frees_the_locks_of_the_dead()
+    }
+
+    /// See [`crate::Client::stats`].
+    #[must_use]
+    pub fn stats(&self) -> crate::observe::Stats {
+        self.inner.stats()
     }
 
     /// See [`crate::Client::shutdown`]. Without this call, locks that were released just before the

@@ -13,6 +13,7 @@ use crate::client::core::Parts;
 use crate::client::doctor::Examined;
 use crate::client::options::{MAX_TTL, MIN_TTL, Options, between};
 use crate::node::{Constants, Node, NodeSettings, Tls, VERIFY_AFTER};
+use crate::observe::{Observer, Sight};
 use crate::quorum::NodeSet;
 
 /// Configures a client: its nodes, the constants that all clients of these nodes must agree on, and
@@ -45,6 +46,17 @@ pub struct Builder {
     seed: Option<u64>,
     history: bool,
     tls: Tls,
+    observers: Vec<Arc<dyn Observer>>,
+    warn_slow_acquire: WarnSlow,
+}
+
+/// When to warn of a call that waits.
+#[derive(Clone, Copy, Default)]
+enum WarnSlow {
+    #[default]
+    Default,
+    Never,
+    After(Duration),
 }
 
 impl fmt::Debug for Builder {
@@ -189,6 +201,40 @@ impl Builder {
         self
     }
 
+    /// Adds an observer, which receives [events](crate::observe::Event) of this client's locks and
+    /// nodes. Default: none.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::observe::{Event, Outcome};
+    /// use leasehold::{Client, MemoryNode};
+    ///
+    /// let client = Client::builder()
+    ///     .custom_node(MemoryNode::new("memory"))
+    ///     .observer(|event: &Event| {
+    ///         if let Event::Acquire(call) = event
+    ///             && call.outcome != Outcome::Granted
+    ///         {
+    ///             eprintln!("{}: {:?} after {:?}", call.name, call.outcome, call.waited);
+    ///         }
+    ///     })
+    ///     .build()?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observers.push(Arc::new(observer));
+        self
+    }
+
+    /// Sets after which time a call that still waits for a lock logs a warning, once, with the holder
+    /// of the lock if a node named one. `None`: never. Default: 10 s.
+    #[must_use]
+    pub fn warn_slow_acquire(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.warn_slow_acquire = after.into().map_or(WarnSlow::Never, WarnSlow::After);
+        self
+    }
+
     /// Records the leases of this client in the history of their names, which
     /// [`Client::history`] shows: who held the lock with which token, from when to when, and how the
     /// lease ended. Default: off.
@@ -271,15 +317,24 @@ impl Builder {
     fn settings(self) -> Result<(NodeSettings, Vec<Spec>), Invalid> {
         let constants = self.constants()?;
         self.tls.validate()?;
+        let warn_slow_acquire = match self.warn_slow_acquire {
+            WarnSlow::Default => Some(Duration::from_secs(10)),
+            WarnSlow::Never => None,
+            WarnSlow::After(after) => Some(after),
+        };
+        let (clock, nodes) = (self.clock.clone(), self.nodes.len());
+        let sight = Sight::new(clock, nodes, self.observers, warn_slow_acquire);
+        let connect_timeout = checked_connect_timeout(self.connect_timeout)?;
         let settings = NodeSettings {
             constants,
             assume_fresh: self.assume_fresh,
-            prefix: self.prefix.clone(),
-            connect_timeout: self.checked_connect_timeout()?,
+            prefix: self.prefix,
+            connect_timeout,
             verify_after: VERIFY_AFTER,
             clock: self.clock,
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
             tls: self.tls,
+            sight: Arc::new(sight),
         };
         Ok((settings, self.nodes))
     }
@@ -292,7 +347,7 @@ impl Builder {
     ///
     /// Cancel safety: dropping the future drops the client, and has no other effect.
     pub async fn connect(self) -> Result<Client, Error> {
-        let timeout = self.checked_connect_timeout()?;
+        let timeout = checked_connect_timeout(self.connect_timeout)?;
         let client = self.build()?;
         client.ready(timeout).await?;
         Ok(client)
@@ -401,17 +456,6 @@ impl Builder {
         Ok((settings, targets))
     }
 
-    fn checked_connect_timeout(&self) -> Result<Duration, Invalid> {
-        let timeout = self.connect_timeout.unwrap_or(Duration::from_secs(1));
-        between(
-            "connect_timeout",
-            timeout,
-            Duration::from_millis(1),
-            MAX_TTL,
-        )?;
-        Ok(timeout)
-    }
-
     fn constants(&self) -> Result<Constants, Invalid> {
         if self.nodes.is_empty() {
             return Err(Invalid::NoNodes);
@@ -461,6 +505,13 @@ impl Builder {
     }
 }
 
+fn checked_connect_timeout(timeout: Option<Duration>) -> Result<Duration, Invalid> {
+    let timeout = timeout.unwrap_or(Duration::from_secs(1));
+    let least = Duration::from_millis(1);
+    between("connect_timeout", timeout, least, MAX_TTL)?;
+    Ok(timeout)
+}
+
 /// A node that is checked but not started yet.
 pub(super) enum Opened {
     Node(Arc<dyn Node>),
@@ -500,6 +551,7 @@ fn client(
         constants: settings.constants,
         prefix,
         seed: settings.seed,
+        sight: settings.sight,
         history,
     })
 }
@@ -522,7 +574,7 @@ fn open(opened: Vec<Opened>, settings: &NodeSettings) -> Vec<Arc<dyn Node>> {
     };
     #[cfg(feature = "redis")]
     let mut places = 0..;
-    let start = |opened| match opened {
+    let start = |(_index, opened)| match opened {
         Opened::Node(node) => node,
         #[cfg(all(feature = "local", unix))]
         Opened::Local(path) => {
@@ -534,9 +586,10 @@ fn open(opened: Vec<Opened>, settings: &NodeSettings) -> Vec<Arc<dyn Node>> {
             settings,
             Arc::clone(&roster),
             places.next().unwrap_or_default(),
+            settings.sight.watch_node(_index),
         )),
     };
-    opened.into_iter().map(start).collect()
+    opened.into_iter().enumerate().map(start).collect()
 }
 
 /// Parses the URL of one of `nodes` nodes.

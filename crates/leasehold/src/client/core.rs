@@ -18,11 +18,13 @@ use crate::lease::keeper::Keeper;
 use crate::lease::recorder::Recorder;
 use crate::node::seat::Seat;
 use crate::node::{Claim, Constants, Node, majority};
+use crate::observe::Sight;
+use crate::quorum::Nodes;
 use crate::quorum::round::Round;
 
 /// The state that all handles of a client share.
 pub(crate) struct Core {
-    pub(crate) nodes: Arc<[Arc<dyn Node>]>,
+    pub(crate) nodes: Arc<Nodes>,
     pub(crate) clock: Clock,
     pub(crate) options: Options,
     pub(crate) constants: Constants,
@@ -69,13 +71,15 @@ pub(crate) struct Parts {
     pub(crate) constants: Constants,
     pub(crate) prefix: Vec<u8>,
     pub(crate) seed: u64,
+    pub(crate) sight: Arc<Sight>,
     /// Whether the client records a history.
     pub(crate) history: bool,
 }
 
 impl Core {
     pub(crate) fn new(parts: Parts) -> Self {
-        let nodes: Arc<[_]> = parts.nodes.into();
+        parts.sight.start(&parts.nodes);
+        let nodes = Arc::new(Nodes::new(parts.nodes, parts.sight));
         let closing = Arc::new(Closing::default());
         let keeper = Keeper::start(
             Arc::clone(&nodes),
@@ -192,6 +196,18 @@ impl Core {
             .as_ref()
             .unwrap_or(key)
             .without_prefix(&self.prefix)
+    }
+
+    /// What is counted and reported.
+    pub(crate) fn sight(&self) -> &Arc<Sight> {
+        &self.nodes.sight
+    }
+
+    /// Returns the name of a key in events. For the keys of semaphores and latches, it is the name
+    /// that the caller used.
+    pub(crate) fn event_name(&self, key: &Name) -> Name {
+        let inner = key.as_gate().or_else(|| Some(key.as_arrival()?.0));
+        self.name_of(inner.as_ref().unwrap_or(key))
     }
 
     /// Creates a refusal from what happened on each node. `name` is `None` if the request was not

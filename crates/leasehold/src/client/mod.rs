@@ -25,6 +25,7 @@ use crate::latch::Latch;
 use crate::mutex::Mutex;
 use crate::mutexes::Mutexes;
 use crate::node::{NodeError, majority};
+use crate::observe::Stats;
 use crate::once::Once;
 use crate::rw_lock::RwLock;
 use crate::semaphore::Semaphore;
@@ -250,6 +251,23 @@ impl Client {
     pub fn frees_the_locks_of_the_dead(&self) -> bool {
         let mut nodes = self.core.nodes.iter();
         nodes.any(|node| node.frees_the_locks_of_the_dead())
+    }
+
+    /// Returns what this client has counted since it was created, and the state of its nodes. Local,
+    /// without I/O. Clones of a client count together.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// # let client = leasehold::Client::in_memory();
+    /// let lease = client.mutex("orders/42").lock().await?;
+    /// assert_eq!(client.stats().leases_held, 1);
+    /// lease.release().await;
+    /// assert_eq!(client.stats().ended.released, 1);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.core.sight().stats(&self.core.nodes)
     }
 
     /// Stops acquiring leases, and waits until every node has confirmed all releases, at most

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::grant::{Rounds, Validity, Won};
 use super::guard::Lease;
+use super::holding::Ending;
 use super::janitor::PendingRelease;
 use super::state::taken_away;
 use crate::acquire::proposer::BLOCK;
@@ -17,6 +18,7 @@ use crate::base::mode::Mode;
 use crate::base::past_lease::LeaseEnd;
 use crate::client::core::Core;
 use crate::node::{Claim, Verb};
+use crate::observe::End;
 use crate::quorum::round::{self, Decision};
 use crate::quorum::{Broadcast, NodeSet, Question};
 
@@ -37,6 +39,7 @@ pub(super) async fn downgrade(lease: Lease) -> Result<Lease, Error> {
     let Some(exclusive) = lease.close(None) else {
         return Err(held.lost_error());
     };
+    let mut ending = Ending::new(&lease, End::Dropped);
     held.record_end(&core, &LeaseEnd::Released);
     let sent_at = core.clock.now();
     let (ttl, timeout, drift) = (held.claim().ttl, held.grant.timeout, held.grant.drift);
@@ -51,18 +54,23 @@ pub(super) async fn downgrade(lease: Lease) -> Result<Lease, Error> {
     let (Decision::Carried, Some(deadline)) = (decision, deadline) else {
         let round = broadcast.round();
         return Err(match decision {
-            Decision::Refuted => Error::Lost {
-                name: held.name.clone(),
-                token: held.token,
-                why: taken_away(&claim, &round),
-                nodes: core.answers(&round),
-            },
+            Decision::Refuted => {
+                let why = taken_away(&claim, &round);
+                ending.lost(why);
+                Error::Lost {
+                    name: held.name.clone(),
+                    token: held.token,
+                    why,
+                    nodes: core.answers(&round),
+                }
+            }
             _ => core.explain(Error::NoMajority(Box::new(core.refused(&claim, &round)))),
         });
     };
     // `max_hold` counts from the exclusive lease, and may be over by now. (Found by the simulator: the
     // shared lease began after its deadline.)
     if held.is_over_max_hold(now) {
+        ending.lost(Loss::MaxHold);
         return Err(Error::Lost {
             name: held.name.clone(),
             token: held.token,
@@ -82,6 +90,7 @@ pub(super) async fn downgrade(lease: Lease) -> Result<Lease, Error> {
         taken_at: sent_at,
         grant: Arc::new(held.grant.downgraded(claim, validity, rounds)),
     };
+    ending.continues();
     Ok(Lease::keep(&core, held.continued_by(&core, won)))
 }
 

@@ -221,6 +221,11 @@ impl Rounds {
         }
     }
 
+    /// Whether the nodes granted the claim when its turn came, and there was no request since.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        matches!(self.latest, Latest::HandedOver(_))
+    }
+
     /// Nodes that all requests before the latest left untouched.
     pub(super) fn untouched_before(&self) -> NodeSet {
         self.untouched

@@ -17,9 +17,11 @@ use crate::client::options::{MAX_TTL, Options, between};
 use crate::lease::detached::Detached;
 use crate::lease::downgrade::downgrade;
 use crate::lease::grant::Won;
+use crate::lease::holding::{Ending, Holding};
 use crate::lease::janitor::PendingRelease;
 use crate::lease::state::{Held, Progress};
 use crate::node::{Holders, Verb};
+use crate::observe::End;
 use crate::quorum::round::Decision;
 use crate::quorum::{Broadcast, Question};
 
@@ -73,8 +75,9 @@ impl Lease {
         won: Won,
         options: &Options,
         turn: Option<LocalTurn>,
+        holding: Option<Box<Holding>>,
     ) -> Self {
-        Self::keep(core, Held::new(core, won, options, turn))
+        Self::keep(core, Held::new(core, won, options, turn, holding))
     }
 
     /// Enters a lease into the keeper's schedule.
@@ -341,6 +344,7 @@ impl Lease {
         match self.close(None) {
             Some(_) => {
                 self.held.end_turn();
+                drop(Ending::new(&self, End::Detached));
                 self.held.record_end(&self.core, &LeaseEnd::StillHeld);
                 Ok(Detached::of_lease(&self.core, &self.held))
             }
@@ -412,13 +416,18 @@ impl Lease {
             return Released::StillHeld;
         }
         if self.pass_on() {
+            drop(Ending::new(&self, End::Released));
             return Released::Released;
         }
         let Some(broadcast) = self.send_release(None) else {
             return Released::WasLost;
         };
+        let mut ending = Ending::new(&self, End::Released);
         match broadcast.decided().await {
-            Decision::Refuted => Released::WasLost,
+            Decision::Refuted => {
+                ending.lost(Loss::TakenAway);
+                Released::WasLost
+            }
             Decision::Carried | Decision::Failed => Released::Released,
         }
     }
@@ -490,11 +499,15 @@ impl Lease {
         let Some(mut broadcast) = self.send_release(Some(now + period)) else {
             return Err(held.lost_error());
         };
+        let mut ending = Ending::new(&self, End::Released);
         let mut backoff = Backoff::new(KEEP_RETRIES, core.next_seed());
         loop {
             match broadcast.decided().await {
                 Decision::Carried => return Ok(()),
-                Decision::Refuted => return Err(held.lost_error()),
+                Decision::Refuted => {
+                    ending.lost(Loss::TakenAway);
+                    return Err(held.lost_error());
+                }
                 Decision::Failed => {}
             }
             let pause = backoff.pause();
@@ -591,14 +604,22 @@ impl Lease {
 impl Drop for Lease {
     /// Queues the claim for release by the janitor. Does not wait.
     fn drop(&mut self) {
-        if !self.remove_guard() || self.pass_on() {
+        if !self.remove_guard() {
             return;
         }
-        if let Some(item) = self.close(None) {
+        if self.pass_on() {
+            return drop(Ending::new(self, End::Dropped));
+        }
+        let item = self.close(None);
+        let was_held = item.is_some();
+        if let Some(item) = item {
             self.core.janitor.post(item);
             self.held.record_end(&self.core, &LeaseEnd::Released);
         }
         self.held.end_turn();
+        if was_held {
+            drop(Ending::new(self, End::Dropped));
+        }
     }
 }
 

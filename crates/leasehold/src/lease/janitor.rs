@@ -18,7 +18,8 @@ use crate::base::clock::{Clock, Moment};
 use crate::base::name::Name;
 use crate::node::seat::Seat;
 use crate::node::{Call, Claim, DEAD_AFTER, HANDED_OVER, Node, NodeError, Tally, Verb, Vote};
-use crate::quorum::{Broadcast, NodeSet, Question};
+use crate::observe::sight::RequestWatch;
+use crate::quorum::{Broadcast, NodeSet, Nodes, Question};
 
 /// The pauses before a release is repeated.
 const RETRIES: Pauses = Pauses::doubling(Duration::from_millis(20), Duration::from_secs(1));
@@ -30,7 +31,7 @@ pub(crate) struct Janitor {
 }
 
 struct Shared {
-    nodes: Arc<[Arc<dyn Node>]>,
+    nodes: Arc<Nodes>,
     clock: Clock,
     /// For the jitter of repeats.
     seed: u64,
@@ -131,7 +132,7 @@ struct Repeat {
 
 impl Janitor {
     /// Starts the janitor's task on the current runtime.
-    pub(crate) fn start(nodes: Arc<[Arc<dyn Node>]>, clock: Clock, seed: u64) -> Self {
+    pub(crate) fn start(nodes: Arc<Nodes>, clock: Clock, seed: u64) -> Self {
         let shared = Arc::new(Shared {
             nodes,
             clock,
@@ -255,7 +256,13 @@ impl Shared {
             };
             let (verb, timeout) = (releasing.repeated_verb(node), releasing.timeout);
             let claim = Arc::clone(&releasing.claim);
-            self.nodes[node].submit(Call::new(verb, claim, timeout, releasing, node));
+            let watched = Arc::new(Watched {
+                watch: self.nodes.sight.watch_request(),
+                verb,
+                to: releasing,
+            });
+            self.nodes.sight.requested(node);
+            self.nodes[node].submit(Call::new(verb, claim, timeout, watched, node));
             self.queued.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -293,6 +300,21 @@ fn release(shared: &Arc<Shared>, mut item: PendingRelease) -> Arc<Broadcast> {
         also: Some(releasing),
     };
     Broadcast::send(&shared.nodes, question)
+}
+
+/// Counts the answer to a release that was repeated.
+struct Watched {
+    verb: Verb,
+    watch: RequestWatch,
+    to: Arc<Releasing>,
+}
+
+impl Tally for Watched {
+    fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
+        self.watch
+            .answered(|| self.verb, node, answer.as_ref().err());
+        Arc::clone(&self.to).count(node, answer);
+    }
 }
 
 /// The releases of one claim, until each node has confirmed.
@@ -417,6 +439,8 @@ async fn run(guard: TaskGuard) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "redis")]
+    use crate::observe::Sight;
 
     /// Counts the releases that it gets.
     #[cfg(feature = "redis")]
@@ -439,7 +463,9 @@ mod tests {
     #[tokio::test]
     async fn a_claim_that_was_sent_twice_is_released_on_all_nodes() {
         let released = Arc::new(AtomicUsize::new(0));
-        let nodes: Arc<[Arc<dyn Node>]> = Arc::new([Arc::new(Counting(Arc::clone(&released)))]);
+        let node: Arc<dyn Node> = Arc::new(Counting(Arc::clone(&released)));
+        let sight = Arc::new(Sight::new(Clock::default(), 1, Vec::new(), None));
+        let nodes = Arc::new(Nodes::new(vec![node], sight));
         let janitor = Janitor::start(nodes, Clock::default(), 1);
         for (twice, count) in [(false, 0), (true, 1)] {
             let ttl = Duration::from_secs(10);

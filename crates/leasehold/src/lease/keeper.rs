@@ -18,7 +18,7 @@ use crate::base::clock::{Clock, Moment};
 use crate::base::error::Loss;
 use crate::client::core::Closing;
 use crate::lease::state::{Extension, Held, Progress};
-use crate::node::Node;
+use crate::quorum::Nodes;
 
 /// If another renewal is due, renewals that are due within this time are sent with it.
 const NEARLY: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ pub(crate) struct Keeper {
 }
 
 struct Shared {
-    nodes: Arc<[Arc<dyn Node>]>,
+    nodes: Arc<Nodes>,
     clock: Clock,
     schedule: Mutex<Schedule>,
     wake: Notify,
@@ -49,7 +49,7 @@ struct Schedule {
 
 impl Keeper {
     /// Starts the keeper's task on the current runtime.
-    pub(crate) fn start(nodes: Arc<[Arc<dyn Node>]>, clock: Clock, closing: Arc<Closing>) -> Self {
+    pub(crate) fn start(nodes: Arc<Nodes>, clock: Clock, closing: Arc<Closing>) -> Self {
         let shared = Arc::new(Shared {
             nodes,
             clock,

@@ -10,6 +10,7 @@ pub(crate) mod detached;
 mod downgrade;
 pub(crate) mod grant;
 pub(crate) mod guard;
+pub(crate) mod holding;
 pub(crate) mod janitor;
 pub(crate) mod keeper;
 pub(crate) mod leases;

@@ -16,11 +16,14 @@ use crate::base::past_lease::LeaseEnd;
 use crate::client::core::Core;
 use crate::client::options::Options;
 use crate::lease::grant::{Grant, Won, least_left};
+use crate::lease::holding::Holding;
 use crate::lease::janitor::PendingRelease;
-use crate::node::{Claim, Holders, Node, Verb, Vote, majority};
+use crate::node::{Claim, Holders, Verb, Vote, majority};
+use crate::observe::sight::{EndedLease, Subject};
+use crate::observe::{End, Renewal, Renews};
 use crate::planted;
 use crate::quorum::round::{Decision, Round};
-use crate::quorum::{Broadcast, Question};
+use crate::quorum::{Broadcast, Nodes, Question};
 
 /// The states of a lease. Larger numbers say why it was lost: [`FIRST_LOSS`] and the place of the
 /// reason in [`LOSSES`].
@@ -79,6 +82,8 @@ pub(crate) struct Held {
     /// How many guards there are; see [`Lease::again`](crate::Lease::again).
     guards: AtomicUsize,
     lost: Notify,
+    /// The lease in events and spans. `None` if there are neither.
+    holding: Option<Box<Holding>>,
     #[cfg(feature = "cancellation")]
     pub(crate) cancellation: tokio_util::sync::CancellationToken,
 }
@@ -106,7 +111,9 @@ impl Held {
         won: Won,
         options: &Options,
         turn: Option<LocalTurn>,
+        holding: Option<Box<Holding>>,
     ) -> Self {
+        core.sight().began();
         let taken_at = won.taken_at;
         let max_until = options
             .max_hold
@@ -126,6 +133,7 @@ impl Held {
             token: won.token,
             turn: Mutex::new(turn),
             grant: won.grant,
+            holding,
             #[cfg(feature = "cancellation")]
             cancellation: tokio_util::sync::CancellationToken::new(),
         };
@@ -158,6 +166,7 @@ impl Held {
             token: won.token,
             turn: Mutex::new(None),
             grant: won.grant,
+            holding: self.holding.as_deref().map(Holding::take),
             #[cfg(feature = "cancellation")]
             cancellation: tokio_util::sync::CancellationToken::new(),
         }
@@ -165,6 +174,35 @@ impl Held {
 
     pub(crate) fn claim(&self) -> &Arc<Claim> {
         &self.grant.claim
+    }
+
+    /// The lock in events.
+    pub(super) fn subject(&self) -> Option<&Subject> {
+        self.holding.as_ref()?.subject.as_ref()
+    }
+
+    /// How long the lease has been held. Zero if that is not reported.
+    pub(super) fn held_for(&self, clock: &Clock) -> Duration {
+        match self.subject() {
+            None => Duration::ZERO,
+            Some(_) => clock.now().saturating_duration_since(self.taken_at),
+        }
+    }
+
+    /// Closes the span of the lease.
+    pub(super) fn end_span(&self, end: End) {
+        if let Some(holding) = &self.holding {
+            holding.end(end);
+        }
+    }
+
+    /// How the lease ends if it is lost for this reason.
+    pub(super) fn end_by(&self, why: Loss) -> End {
+        let renews = match self.renewal {
+            true => Renews::InTime,
+            false => Renews::Never,
+        };
+        End::of_loss(why, renews)
     }
 
     pub(crate) fn deadline(&self) -> Moment {
@@ -273,11 +311,7 @@ impl Held {
     /// The lock on `rounds` excludes a release at the same time. A lease ends before its
     /// [`PendingRelease`] is created, so no EXTEND is sent after its RELEASE; and a release that is
     /// created afterwards takes this EXTEND into account.
-    pub(crate) fn start_extension(
-        &self,
-        nodes: &[Arc<dyn Node>],
-        clock: &Clock,
-    ) -> Option<Extension> {
+    pub(crate) fn start_extension(&self, nodes: &Nodes, clock: &Clock) -> Option<Extension> {
         let mut rounds = self.grant.rounds();
         if !self.is_open() {
             return None;
@@ -298,17 +332,44 @@ impl Held {
             self.lose(self.loss_at_deadline());
             return Progress::Over;
         }
+        let slack = self.deadline().saturating_duration_since(now);
+        let confirms_hand_over = self.is_handed_over();
         let decision = extension.broadcast.with_round(Round::decision);
         // The second condition is a planted bug. It is false without that feature.
-        if decision == Some(Decision::Carried) || self.is_carried_by_subset(extension) {
-            if self.grant.extended(extension.sent_at, now) {
-                return Progress::Extended;
-            }
-        } else if decision == Some(Decision::Refuted) {
+        if (decision == Some(Decision::Carried) || self.is_carried_by_subset(extension))
+            && self.grant.extended(extension.sent_at, now)
+        {
+            self.report_renewal(true, slack, confirms_hand_over);
+            return Progress::Extended;
+        }
+        self.report_renewal(false, slack, confirms_hand_over);
+        if decision == Some(Decision::Refuted) {
             self.lose(taken_away(self.claim(), &extension.broadcast.round()));
             return Progress::Over;
         }
         Progress::Unknown
+    }
+
+    /// Whether nodes handed the lease over, and it was not renewed since.
+    fn is_handed_over(&self) -> bool {
+        self.renews() && self.grant.renew_at() < self.grant.won_at + self.claim().ttl / 3
+    }
+
+    /// Reports a renewal. `slack` was left of the lease when it ended.
+    fn report_renewal(&self, ok: bool, slack: Duration, confirms_hand_over: bool) {
+        let Some(core) = self.core.upgrade() else {
+            return;
+        };
+        core.sight()
+            .renewed(self.subject(), ok, |Subject { name, class }| Renewal {
+                name,
+                class,
+                token: self.token,
+                ok,
+                slack,
+                ttl: self.claim().ttl,
+                confirms_hand_over,
+            });
     }
 
     /// Planted bug: a majority of the nodes that the lease may be on, instead of all N.
@@ -327,7 +388,6 @@ impl Held {
         if !self.end(FIRST_LOSS + why as u8) {
             return;
         }
-        tracing::warn!(name = %self.claim().name, token = self.token, %why, "lease lost");
         self.lost.notify_waiters();
         #[cfg(feature = "cancellation")]
         self.cancellation.cancel();
@@ -337,6 +397,29 @@ impl Held {
             self.record_end(&core, &LeaseEnd::of_loss(why));
         }
         self.end_turn();
+        self.report_loss(why);
+    }
+
+    /// Reports that the lease was lost, after the holder was notified.
+    fn report_loss(&self, why: Loss) {
+        let end = self.end_by(why);
+        let (name, token) = (&self.name, self.token);
+        match &self.holding {
+            None => tracing::warn!(%name, token, %why, "lease lost"),
+            Some(holding) => {
+                tracing::warn!(parent: &holding.current(), %name, token, %why, "lease lost");
+            }
+        }
+        self.end_span(end);
+        if let Some(core) = self.core.upgrade() {
+            let ended = EndedLease {
+                token,
+                end,
+                loss: Some(why),
+                held: self.held_for(&core.clock),
+            };
+            core.sight().lost(self.subject(), ended);
+        }
     }
 
     fn take_turn(&self) -> Option<LocalTurn> {
@@ -356,9 +439,7 @@ impl Held {
             && self.claim().is_fenced();
         let left = self.deadline().saturating_duration_since(now);
         // A lease that was handed over and is about to be extended has little time left.
-        let handed_over =
-            self.renews() && self.grant.renew_at() < self.grant.won_at + self.claim().ttl / 3;
-        let least = match handed_over {
+        let least = match self.is_handed_over() {
             true => least_left(self.claim().ttl),
             false => self.claim().ttl / 2,
         };

@@ -1,10 +1,12 @@
 //! Settings of a client that nodes with a URL need.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::rules::Constants;
 use crate::base::clock::Clock;
 use crate::base::error::Invalid;
+use crate::observe::Sight;
 
 /// How long a client uses a connection before it asks the server for its identity again.
 pub(crate) const VERIFY_AFTER: Duration = Duration::from_secs(1);
@@ -26,6 +28,8 @@ pub(crate) struct NodeSettings {
     #[cfg_attr(not(any(feature = "redis", feature = "local")), allow(dead_code))]
     pub(crate) seed: u64,
     pub(crate) tls: Tls,
+    /// Where the state of the node is reported.
+    pub(crate) sight: Arc<Sight>,
 }
 
 /// The certificates and the key for `rediss://` nodes.

@@ -10,14 +10,17 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::node_set::NodeSet;
+use super::nodes::Nodes;
 use super::round::{Decision, Round};
 use crate::base::error::NodeOutcome;
-use crate::node::{Call, Claim, Node, NodeError, Tally, Verb, Vote};
+use crate::node::{Call, Claim, NodeError, Tally, Verb, Vote};
+use crate::observe::sight::RequestWatch;
 use crate::planted;
 
 /// One request that was sent to all nodes.
 pub(crate) struct Broadcast {
     state: Mutex<State>,
+    watch: RequestWatch,
     /// Also receives every answer, before and after the decision.
     also: Option<Arc<dyn Tally>>,
 }
@@ -65,11 +68,12 @@ impl State {
 }
 
 /// Sends a request to all nodes, in parallel. The answers go to `tally`.
-pub(crate) fn submit(nodes: &[Arc<dyn Node>], question: &Question<'_>, tally: &Arc<dyn Tally>) {
+pub(crate) fn submit(nodes: &Nodes, question: &Question<'_>, tally: &Arc<dyn Tally>) {
     for (index, node) in nodes.iter().enumerate() {
         if !question.skip.contains(index) {
             let (claim, tally) = (Arc::clone(question.claim), Arc::clone(tally));
             let call = Call::new(question.verb, claim, question.timeout, tally, index);
+            nodes.sight.requested(index);
             node.submit(call.with_nothing_in_flight(question.nothing_in_flight.contains(index)));
         }
     }
@@ -77,13 +81,14 @@ pub(crate) fn submit(nodes: &[Arc<dyn Node>], question: &Question<'_>, tally: &A
 
 impl Broadcast {
     /// Sends the request to all nodes, in parallel.
-    pub(crate) fn send(nodes: &[Arc<dyn Node>], question: Question<'_>) -> Arc<Self> {
+    pub(crate) fn send(nodes: &Nodes, question: Question<'_>) -> Arc<Self> {
         let mut round = Round::new(question.verb, nodes.len());
         for node in question.skip.iter() {
             round.count(node, Ok(Vote::Released { held: false }));
         }
         let broadcast = Arc::new(Self {
             state: Mutex::new(State { round, waker: None }),
+            watch: nodes.sight.watch_request(),
             also: question.also.clone(),
         });
         submit(
@@ -162,6 +167,8 @@ impl Broadcast {
 
 impl Tally for Broadcast {
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
+        let verb = || self.with_round(Round::verb);
+        self.watch.answered(verb, node, answer.as_ref().err());
         if let Some(also) = &self.also {
             Arc::clone(also).count(node, answer.clone());
         }

@@ -3,9 +3,11 @@
 
 mod broadcast;
 mod node_set;
+mod nodes;
 pub mod round;
 mod wait;
 
 pub(crate) use broadcast::{Broadcast, Question};
 pub(crate) use node_set::NodeSet;
+pub(crate) use nodes::Nodes;
 pub(crate) use wait::WaitSignals;

@@ -109,6 +109,11 @@ impl Haste {
 }
 
 impl Round {
+    /// What was requested.
+    pub(crate) fn verb(&self) -> Verb {
+        self.verb
+    }
+
     /// Creates a round of `nodes` nodes, none of which has voted.
     #[must_use]
     pub fn new(verb: Verb, nodes: usize) -> Self {

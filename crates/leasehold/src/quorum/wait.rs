@@ -10,9 +10,11 @@ use tokio::sync::Notify;
 
 use super::broadcast::{Question, submit};
 use super::node_set::NodeSet;
+use super::nodes::Nodes;
 use super::round::Round;
 use crate::base::clock::Moment;
-use crate::node::{Listener, News, Node, NodeError, Notifier, Tally, Verb, Vote, majority};
+use crate::node::{Listener, News, NodeError, Notifier, Tally, Verb, Vote, majority};
+use crate::observe::sight::RequestWatch;
 
 /// What all nodes have reported.
 #[derive(Debug)]
@@ -225,6 +227,7 @@ struct Asked {
     signals: Arc<WaitSignals>,
     number: u32,
     sent_at: Moment,
+    watch: RequestWatch,
 }
 
 impl WaitSignals {
@@ -242,12 +245,7 @@ impl WaitSignals {
     }
 
     /// Sends a WAIT to all nodes, in parallel. `sent_at` is a moment before that.
-    pub(crate) fn ask(
-        self: &Arc<Self>,
-        nodes: &[Arc<dyn Node>],
-        question: &Question<'_>,
-        sent_at: Moment,
-    ) {
+    pub(crate) fn ask(self: &Arc<Self>, nodes: &Nodes, question: &Question<'_>, sent_at: Moment) {
         let number = {
             let mut state = self.state();
             state.begin(sent_at);
@@ -257,6 +255,7 @@ impl WaitSignals {
             signals: Arc::clone(self),
             number,
             sent_at,
+            watch: nodes.sight.watch_request(),
         });
         submit(nodes, question, &(asked as Arc<dyn Tally>));
     }
@@ -285,6 +284,8 @@ impl Listener for WaitSignals {
 
 impl Tally for Asked {
     fn count(self: Arc<Self>, node: usize, answer: Result<Vote, NodeError>) {
+        self.watch
+            .answered(|| Verb::Wait, node, answer.as_ref().err());
         let is_news = self
             .signals
             .state()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Place, Refused, Ticket, Turn, Waiting};
+use crate::acquire::acquiring::Acquiring;
 use crate::acquire::patience::Patience;
 use crate::acquire::want::Want;
 use crate::base::error::Error;
@@ -32,10 +33,12 @@ pub(crate) async fn acquire_permit(
     permits: u32,
     options: &Options,
     patience: Patience,
+    call: &Acquiring<'_>,
 ) -> Result<Won, Error> {
     let line = Want::exclusive(semaphore.clone());
     let mut wait = Waiting {
         core,
+        call,
         want: &line,
         options,
         patience,
@@ -51,6 +54,7 @@ pub(crate) async fn acquire_permit(
             return Ok(won);
         }
     }
+    call.contend();
     let mut place = Place::new(wait.attempt()?, None);
     loop {
         match wait.wait_for_turn(&mut place).await? {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Native;
 use crate::base::clock::Moment;
 use crate::node::{Call, Verb, Vote};
+use crate::observe::Found;
 
 /// What a handshake has found out about a server.
 #[derive(Debug)]
@@ -45,6 +46,15 @@ impl Handshake {
         match self.now_us < self.floor {
             true => 0,
             false => self.now_us.saturating_add(self.skew_us),
+        }
+    }
+
+    /// What is reported of it.
+    pub(super) fn found(&self) -> Found {
+        Found {
+            floor: self.floor,
+            now_us: self.now_us,
+            quarantined_until: self.quarantine.as_ref().map(|quarantine| quarantine.until),
         }
     }
 

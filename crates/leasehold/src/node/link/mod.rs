@@ -29,6 +29,7 @@ use tokio::sync::mpsc;
 use super::{Call, NodeError};
 use crate::base::backoff::Backoff;
 use crate::base::clock::{Clock, Moment};
+use crate::observe::NodeWatch;
 use status::Status;
 
 pub use handshake::{Handshake, Memory, Quarantine, Sharing};
@@ -125,12 +126,13 @@ pub struct Link {
 
 impl Link {
     /// Starts the task of a link. It connects when it is first needed. It asks the server for its
-    /// identity again when `verify_after` has passed.
+    /// identity again when `verify_after` has passed. `watch` learns of the server's state.
     pub(crate) fn start<T: Transport>(
         transport: T,
         clock: Clock,
         verify_after: Duration,
         seed: u64,
+        watch: NodeWatch,
     ) -> Self {
         let (calls, inbox) = mpsc::unbounded_channel();
         let status = Arc::new(Status::default());
@@ -143,6 +145,7 @@ impl Link {
             waiting: VecDeque::new(),
             failures: 0,
             backoff: Backoff::new(task::RETRIES, seed),
+            watch,
         };
         tokio::spawn(task.run());
         Self { calls, status }
@@ -156,7 +159,8 @@ impl Link {
         verify_after: Duration,
         seed: u64,
     ) -> Self {
-        Self::start(transport, Clock::from_source(source), verify_after, seed)
+        let clock = Clock::from_source(source);
+        Self::start(transport, clock, verify_after, seed, NodeWatch::default())
     }
 
     /// Accepts a call: [`Node::submit`](super::Node::submit).

@@ -136,6 +136,7 @@ impl<'a, T: Transport> Serving<'a, T> {
     }
 
     /// Replies first: they make room, and a late timer must not overtake them.
+    #[inline]
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -196,6 +197,7 @@ impl<'a, T: Transport> Serving<'a, T> {
             return Err(NodeError::Disconnected { why });
         }
         let mut sending = Vec::with_capacity(jobs.len());
+        let was_quarantined = self.server.quarantine.is_some();
         for job in jobs {
             // Its release may be on its way already, and must not be overtaken.
             if job.is_given_up() {
@@ -216,6 +218,9 @@ impl<'a, T: Transport> Serving<'a, T> {
                 Some(vote) => job.call.answer(Ok(vote)),
                 None => sending.push(job),
             }
+        }
+        if was_quarantined && self.server.quarantine.is_none() {
+            self.link.watch.votes_again(self.link.transport.label());
         }
         // Counted from the sending: a call that waited long for the connection must not
         // make the connection look slow.
@@ -315,6 +320,8 @@ impl<'a, T: Transport> Serving<'a, T> {
         match renewed {
             Ok(server) => {
                 self.link.status.set_floor(server.floor);
+                let node = self.link.transport.label();
+                self.link.watch.renewed(node, &server.found());
                 self.server = server;
                 Ok(())
             }

@@ -16,6 +16,7 @@ use super::{Handshake, Transport};
 use crate::base::backoff::{Backoff, Pauses};
 use crate::base::clock::{Clock, Moment};
 use crate::node::{Call, NodeError};
+use crate::observe::NodeWatch;
 
 /// The pause before the second attempt to connect.
 pub const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -35,6 +36,7 @@ pub(super) struct Task<T> {
     /// Connections that failed or broke in a row.
     pub(super) failures: u32,
     pub(super) backoff: Backoff,
+    pub(super) watch: NodeWatch,
 }
 
 impl<T: Transport> Task<T> {
@@ -59,6 +61,8 @@ impl<T: Transport> Task<T> {
                     self.status.set_floor(handshake.floor);
                     self.status.set(Ok(()));
                     self.status.set_away(false);
+                    let node = self.transport.label();
+                    self.watch.connected(node, &handshake.found());
                     let serving = Serving::new(&mut self, connection, handshake);
                     let (ended, was_useful) = serving.run().await;
                     match ended {
@@ -79,11 +83,12 @@ impl<T: Transport> Task<T> {
             // A server that hung up may be back in a moment: calls wait for it. One that
             // was silent, or that has failed before, is skipped until it is back.
             let hung_up = matches!(why, NodeError::Disconnected { .. });
-            self.status.set(Err(why));
+            self.status.set(Err(why.clone()));
             if self.failures == 1 && hung_up {
                 continue;
             }
             self.status.set_away(true);
+            self.watch.down(self.transport.label(), &why);
             self.answer_waiting();
             if !self.pause().await {
                 return;

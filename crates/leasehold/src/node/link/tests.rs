@@ -112,7 +112,13 @@ async fn submit_to(
     claim: impl FnOnce(Claim) -> Claim,
 ) -> (Vec<String>, Result<Vote, NodeError>) {
     server.0.lock().unwrap().floors = floors.into();
-    let link = Link::start(server.clone(), Clock::default(), VERIFY_AFTER, 1);
+    let link = Link::start(
+        server.clone(),
+        Clock::default(),
+        VERIFY_AFTER,
+        1,
+        NodeWatch::default(),
+    );
     link.connect();
     while link.status() != Some(Ok(())) {
         tokio::task::yield_now().await;
@@ -204,7 +210,13 @@ impl Silent {
             ..State::default()
         };
         *server.0.lock().unwrap() = state;
-        let link = Link::start(server.clone(), Clock::default(), VERIFY_AFTER, 1);
+        let link = Link::start(
+            server.clone(),
+            Clock::default(),
+            VERIFY_AFTER,
+            1,
+            NodeWatch::default(),
+        );
         link.connect();
         while link.status() != Some(Ok(())) {
             turn().await;

@@ -33,6 +33,7 @@ use super::{
 };
 use crate::base::name::Name;
 use crate::node::NodeSettings;
+use crate::observe::NodeWatch;
 use bells::Bells;
 pub use init::{Change, Initialized};
 pub(crate) use init::{Existing, init, votes_in};
@@ -51,12 +52,13 @@ pub(crate) struct RedisNode {
 impl RedisNode {
     /// Starts a task that lives as long as this node. It connects when it is first needed.
     ///
-    /// `place` is the index of the node in the roster.
+    /// `place` is the index of the node in the roster. `watch` learns of its state.
     pub(crate) fn start(
         target: Target,
         settings: &NodeSettings,
         roster: Arc<Roster>,
         place: usize,
+        watch: NodeWatch,
     ) -> Self {
         let bells = Arc::new(Bells::new());
         let connector = session::Connector::new(
@@ -67,7 +69,7 @@ impl RedisNode {
         );
         let (clock, seed) = (settings.clock.clone(), settings.seed ^ place as u64);
         Self {
-            link: Link::start(connector, clock, settings.verify_after, seed),
+            link: Link::start(connector, clock, settings.verify_after, seed, watch),
             target,
             timeout: settings.connect_timeout,
             bells,

@@ -28,6 +28,7 @@ use crate::node::{
     ORDER_KNOWN_AFTER, Sighting, TURN, Tally, Verb, Vote,
 };
 use crate::node::{NodeSettings, VERIFY_AFTER};
+use crate::observe::Sight;
 
 /// One request. Tokens are counted from the node's floor, because each node has its own.
 #[derive(Clone, Copy, Debug)]
@@ -337,12 +338,14 @@ impl Pair {
             clock: Clock::default(),
             seed: 1,
             tls: crate::node::Tls::default(),
+            sight: Arc::new(Sight::new(Clock::default(), 1, Vec::new(), None)),
         };
         let target = Target::parse(&server.url(), &settings).unwrap();
         let roster = Roster::new(vec!["a".into()], 1, Clock::default());
         let redis = {
             let _runtime = runtime.enter();
-            Arc::new(RedisNode::start(target, &settings, Arc::new(roster), 0))
+            let (roster, watch) = (Arc::new(roster), settings.sight.watch_node(0));
+            Arc::new(RedisNode::start(target, &settings, roster, 0, watch))
         };
         let memory = MemoryNode::with_time_source("memory", Arc::new(clock.clone()));
         ask(&*redis, WARM, format!("{tag}0"), 0).expect("connected");

@@ -1,0 +1,213 @@
+//! A call to acquire a lock, as it is counted, reported and traced.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tracing::Span;
+use tracing::level_filters::LevelFilter;
+
+use crate::Lease;
+use crate::base::clock::Moment;
+use crate::base::error::{Error, Refusal};
+use crate::base::mode::Mode;
+use crate::base::name::Name;
+use crate::client::core::Core;
+use crate::client::options::Options;
+use crate::lease::holding::Holding;
+use crate::observe::sight::{Finished, Subject};
+use crate::observe::{HandOver, Outcome};
+
+/// Whether spans are recorded at all. Without a subscriber this is all that they cost.
+pub(crate) fn is_traced() -> bool {
+    LevelFilter::current() >= LevelFilter::INFO
+}
+
+/// A call to acquire a lock. Dropping it before it is [finished](Self::finish) reports that the call
+/// was cancelled.
+pub(crate) struct Acquiring<'a> {
+    core: &'a Core,
+    key: &'a Name,
+    mode: Mode,
+    pub(crate) started: Moment,
+    contended: AtomicBool,
+    warned: AtomicBool,
+    /// The lock in events and spans. `None` if there are neither.
+    seen: Option<Box<Seen>>,
+    hand_over: Option<HandOver>,
+    is_finished: bool,
+}
+
+struct Seen {
+    subject: Option<Subject>,
+    span: Span,
+    /// The span of the caller.
+    outer: Span,
+}
+
+impl<'a> Acquiring<'a> {
+    pub(crate) fn begin(core: &'a Core, key: &'a Name, mode: Mode, options: &Options) -> Self {
+        Self {
+            core,
+            key,
+            mode,
+            started: core.clock.now(),
+            contended: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
+            seen: match core.sight().is_observed() || is_traced() {
+                false => None,
+                true => Some(Seen::new(core, key, mode, options)),
+            },
+            hand_over: None,
+            is_finished: false,
+        }
+    }
+
+    /// The span of the call, if it is recorded.
+    pub(crate) fn span(&self) -> Option<Span> {
+        let span = &self.seen.as_ref()?.span;
+        (!span.is_disabled()).then(|| span.clone())
+    }
+
+    /// Notes that the lock is taken, and the call waits. Counts once.
+    pub(crate) fn contend(&self) {
+        if !self.contended.swap(true, Ordering::Relaxed) {
+            self.core.sight().waiting(self.subject());
+        }
+    }
+
+    /// Notes a refusal: after a long wait, logs who holds the lock.
+    pub(crate) fn refused(&self, refusal: &Refusal, now: Moment) {
+        if self.is_slow(now) {
+            let place = refusal.place();
+            match refusal.holder() {
+                Some(holder) => self.warn(now, &format!("held by {holder}"), place),
+                None => self.warn(now, "no node named a holder", place),
+            }
+        }
+    }
+
+    /// When the call has waited so long for another task of its process that it is worth a warning.
+    /// `None` if nothing would receive it.
+    pub(crate) fn slow_at(&self) -> Option<Moment> {
+        let after = self.core.sight().warn_slow_acquire?;
+        (LevelFilter::current() >= LevelFilter::WARN).then(|| self.started + after)
+    }
+
+    /// Logs that the call still waits for another task of its process.
+    pub(crate) fn warn_of_task(&self) {
+        let now = self.core.clock.now();
+        if self.is_slow(now) {
+            self.warn(now, "another task of this process holds or wants it", None);
+        }
+    }
+
+    fn is_slow(&self, now: Moment) -> bool {
+        let slow_at = self.slow_at();
+        slow_at.is_some_and(|at| now >= at) && !self.warned.swap(true, Ordering::Relaxed)
+    }
+
+    fn warn(&self, now: Moment, why: &str, ahead: Option<u32>) {
+        let name = self.core.event_name(self.key);
+        let waited = now.saturating_duration_since(self.started);
+        let waited = Duration::from_millis(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
+        tracing::warn!(%name, ?waited, why, ahead, "still waiting for a lock");
+    }
+
+    /// Notes that the lease was handed over.
+    pub(crate) fn handed_over(&mut self, by: HandOver) {
+        self.hand_over = Some(by);
+    }
+
+    pub(crate) fn is_contended(&self) -> bool {
+        self.contended.load(Ordering::Relaxed)
+    }
+
+    /// What a lease of this call takes along. Its span belongs to the caller's span, not to that of the
+    /// call, which ends before.
+    pub(crate) fn holding(&self, token: u64) -> Option<Box<Holding>> {
+        let seen = self.seen.as_ref()?;
+        let span = match seen.span.is_disabled() {
+            true => Span::none(),
+            false => {
+                let name = self.core.event_name(self.key);
+                let span = tracing::info_span!(
+                    parent: &seen.outer,
+                    "leasehold.hold",
+                    %name,
+                    token,
+                    outcome = tracing::field::Empty
+                );
+                span.follows_from(&seen.span);
+                span
+            }
+        };
+        Some(Holding::new(seen.subject.clone(), span))
+    }
+
+    /// Reports how the call ended.
+    pub(crate) fn finish(&mut self, acquired: &Result<Lease, Error>) {
+        let (outcome, token) = match acquired {
+            Ok(lease) => (Outcome::Granted, Some(lease.token())),
+            Err(error) => (Outcome::of_error(error), None),
+        };
+        self.report(outcome, token);
+    }
+
+    /// Reports a lease that the caller does not get.
+    pub(crate) fn granted(&mut self, lease: &Lease) {
+        self.report(Outcome::Granted, Some(lease.token()));
+    }
+
+    fn report(&mut self, outcome: Outcome, token: Option<u64>) {
+        if std::mem::replace(&mut self.is_finished, true) {
+            return;
+        }
+        if let Some(seen) = &self.seen {
+            seen.span.record("outcome", outcome.as_str());
+            token.map(|token| seen.span.record("token", token));
+        }
+        let call = Finished {
+            started: self.started,
+            mode: self.mode,
+            outcome,
+            token,
+            contended: self.is_contended(),
+            hand_over: self.hand_over,
+        };
+        self.core.sight().acquired(self.subject(), call);
+    }
+
+    fn subject(&self) -> Option<&Subject> {
+        self.seen.as_ref()?.subject.as_ref()
+    }
+}
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        self.report(Outcome::Cancelled, None);
+    }
+}
+
+impl Seen {
+    fn new(core: &Core, key: &Name, mode: Mode, options: &Options) -> Box<Self> {
+        let name = core.event_name(key);
+        let span = match is_traced() {
+            false => Span::none(),
+            true => tracing::info_span!(
+                "leasehold.acquire",
+                %name,
+                ?mode,
+                token = tracing::field::Empty,
+                outcome = tracing::field::Empty
+            ),
+        };
+        Box::new(Self {
+            subject: core.sight().subject(options.class.as_ref(), &name),
+            outer: match span.is_disabled() {
+                true => Span::none(),
+                false => Span::current(),
+            },
+            span,
+        })
+    }
+}

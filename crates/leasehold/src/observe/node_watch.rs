@@ -1,0 +1,191 @@
+//! What a client sees of one node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::counters::Counter;
+use super::event::{Event, NodeChange, NodeEvent};
+use super::sight::Sight;
+use super::stats::{NodeState, NodeStats};
+use crate::base::clock::Moment;
+use crate::base::vote::NodeError;
+use crate::node::Node;
+
+/// The states of a node with a connection.
+const UNKNOWN: u8 = 1;
+const UP: u8 = 2;
+const DOWN: u8 = 3;
+
+/// What is known of a node.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// 0 for a node without a connection: it says itself whether it works.
+    state: AtomicU8,
+    pub(super) requests: Counter,
+    pub(super) errors: Counter,
+    connections: Counter,
+    epochs: Counter,
+    /// The floor of the node's epoch; 0 before the first handshake.
+    floor: AtomicU64,
+    /// Until when the node does not vote.
+    quarantined_until: AtomicU64,
+    clock_offset_us: AtomicI64,
+}
+
+impl Seen {
+    /// Whether the node votes at `now`, as far as is known.
+    pub(super) fn votes(&self, now: Moment) -> bool {
+        let state = self.state.load(Ordering::Relaxed);
+        matches!(state, 0 | UP) && self.quarantine_left(now).is_zero()
+    }
+
+    fn quarantine_left(&self, now: Moment) -> Duration {
+        let until = Moment::from_nanos(self.quarantined_until.load(Ordering::Relaxed));
+        until.saturating_duration_since(now)
+    }
+
+    pub(super) fn stats(&self, node: &dyn Node, now: Moment) -> NodeStats {
+        let state = self.state.load(Ordering::Relaxed);
+        let connections = self.connections.get();
+        NodeStats {
+            node: node.label().to_owned(),
+            state: match (state, node.status()) {
+                (UNKNOWN, _) | (0, None) => NodeState::Unknown,
+                (UP, _) | (0, Some(Ok(()))) => NodeState::Up,
+                (_, status) => NodeState::Down {
+                    why: status.and_then(Result::err),
+                },
+            },
+            requests: self.requests.get(),
+            errors: self.errors.get(),
+            reconnects: connections.saturating_sub(1),
+            epochs: self.epochs.get(),
+            quarantine_left: self.quarantine_left(now),
+            clock_offset_us: (connections > 0)
+                .then(|| self.clock_offset_us.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// Reports what happens to the connection of one node. Without a client, it does nothing.
+#[derive(Clone, Default)]
+#[cfg_attr(
+    not(any(feature = "redis", feature = "planted-bugs")),
+    allow(dead_code)
+)]
+pub(crate) struct NodeWatch(Option<(Arc<Sight>, usize)>);
+
+/// What a handshake found out.
+#[cfg_attr(
+    not(any(feature = "redis", feature = "planted-bugs")),
+    allow(dead_code)
+)]
+pub(crate) struct Found {
+    pub(crate) floor: u64,
+    pub(crate) now_us: u64,
+    pub(crate) quarantined_until: Option<Moment>,
+}
+
+#[cfg_attr(
+    not(any(feature = "redis", feature = "planted-bugs")),
+    allow(dead_code)
+)]
+impl NodeWatch {
+    /// Watches the connection of the node with this index.
+    pub(crate) fn new(sight: &Arc<Sight>, index: usize) -> Self {
+        let state = UNKNOWN;
+        sight.nodes[index].state.store(state, Ordering::Relaxed);
+        Self(Some((Arc::clone(sight), index)))
+    }
+
+    /// The client has a new connection, and has completed its handshake.
+    pub(crate) fn connected(&self, label: &str, found: &Found) {
+        let Some((sight, index)) = &self.0 else {
+            return;
+        };
+        let seen = &sight.nodes[*index];
+        let again = seen.connections.get() > 0;
+        seen.connections.add();
+        let client_us = i64::try_from(sight.clock.unix_us()).unwrap_or(i64::MAX);
+        let node_us = i64::try_from(found.now_us).unwrap_or(i64::MAX);
+        let clock_offset_us = node_us.saturating_sub(client_us);
+        seen.clock_offset_us
+            .store(clock_offset_us, Ordering::Relaxed);
+        let was = seen.state.swap(UP, Ordering::Relaxed);
+        self.report(label, || NodeChange::Connected {
+            again,
+            clock_offset_us,
+        });
+        if was != UP {
+            tracing::info!(node = label, "node is up");
+            self.report(label, || NodeChange::Up);
+        }
+        self.renewed(label, found);
+    }
+
+    /// Another handshake was completed, over the same connection or a new one.
+    pub(crate) fn renewed(&self, label: &str, found: &Found) {
+        let Some((sight, index)) = &self.0 else {
+            return;
+        };
+        let seen = &sight.nodes[*index];
+        // The floor follows from when the epoch began.
+        let before = seen.floor.swap(found.floor, Ordering::Relaxed);
+        if before != 0 && before != found.floor {
+            seen.epochs.add();
+            tracing::warn!(
+                node = label,
+                "node has lost its memory, or another server answers"
+            );
+            self.report(label, || NodeChange::Epoch);
+        }
+        let now = sight.clock.now();
+        let until = found.quarantined_until.filter(|until| *until > now);
+        let was = !seen.quarantine_left(now).is_zero();
+        let nanos = until.map_or(0, Moment::as_nanos);
+        seen.quarantined_until.store(nanos, Ordering::Relaxed);
+        if let Some(until) = until.filter(|_| !was) {
+            let left = until.saturating_duration_since(now);
+            tracing::warn!(
+                node = label,
+                ?left,
+                "node does not vote: it may have lost locks"
+            );
+            self.report(label, || NodeChange::Quarantined { left });
+        }
+    }
+
+    /// The quarantine is over.
+    pub(crate) fn votes_again(&self, label: &str) {
+        if let Some((sight, index)) = &self.0 {
+            let until = &sight.nodes[*index].quarantined_until;
+            until.store(0, Ordering::Relaxed);
+            tracing::info!(node = label, "node votes again");
+            self.report(label, || NodeChange::QuarantineOver);
+        }
+    }
+
+    /// The node cannot be asked until it is connected again.
+    pub(crate) fn down(&self, label: &str, why: &NodeError) {
+        let Some((sight, index)) = &self.0 else {
+            return;
+        };
+        if sight.nodes[*index].state.swap(DOWN, Ordering::Relaxed) != DOWN {
+            tracing::warn!(node = label, %why, "node is down");
+            self.report(label, || NodeChange::Down { why: why.clone() });
+        }
+    }
+
+    fn report(&self, label: &str, change: impl FnOnce() -> NodeChange) {
+        if let Some((sight, _)) = &self.0 {
+            sight.queue(|| {
+                Event::Node(NodeEvent {
+                    node: label.into(),
+                    change: change(),
+                    quorum_margin: sight.quorum_margin(),
+                })
+            });
+        }
+    }
+}
