@@ -23,6 +23,6 @@ pub use clock::{RuntimeClock, ShiftedClock, unix_us};
 pub use deployment::{BoxFuture, Deployment, Local, Memory, Redis};
 pub use node::TestNode;
 pub use postgres::PostgresServer;
-pub use sentinel::SentinelService;
+pub use sentinel::{SentinelService, replicated};
 pub use server::{FrozenClock, RedisServer, free_port};
 pub use temp::TempDir;

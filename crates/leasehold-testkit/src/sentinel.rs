@@ -56,21 +56,8 @@ impl SentinelService {
     /// If a server does not start.
     #[must_use]
     pub fn start_with(replicas: usize, args: &[&str], lines: &[&str]) -> Self {
-        let args = [&["--repl-diskless-sync-delay", "0"], args].concat();
-        let start = |_| RedisServer::start_with(&args);
-        let servers: Vec<_> = (0..=replicas).map(start).collect();
-        let (master, followers) = servers.split_first().expect("a master");
-        for replica in followers {
-            replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port()));
-        }
-        for replica in followers {
-            until("the replica follows", || {
-                is_replica_of(replica, master.port())
-            });
-        }
-        until("the master knows its replicas", || {
-            online_replicas(master) == replicas
-        });
+        let servers = replicated(replicas, args);
+        let master = &servers[0];
         let sentinels = (0..3).map(|_| Sentinel::start(master.port(), lines));
         let service = Self {
             sentinels: sentinels.collect(),
@@ -287,6 +274,30 @@ impl Drop for Sentinel {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// A master and replicas that have all its data. The master comes first.
+///
+/// # Panics
+/// If a server does not start.
+#[must_use]
+pub fn replicated(replicas: usize, args: &[&str]) -> Vec<RedisServer> {
+    let args = [&["--repl-diskless-sync-delay", "0"], args].concat();
+    let start = |_| RedisServer::start_with(&args);
+    let servers: Vec<_> = (0..=replicas).map(start).collect();
+    let (master, followers) = servers.split_first().expect("a master");
+    for replica in followers {
+        replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port()));
+    }
+    for replica in followers {
+        until("the replica follows", || {
+            is_replica_of(replica, master.port())
+        });
+    }
+    until("the master knows its replicas", || {
+        online_replicas(master) == replicas
+    });
+    servers
 }
 
 /// How many replicas follow this server.

@@ -206,6 +206,21 @@ pub enum NodeError {
     /// The server is loading its data.
     #[error("the server is loading its data")]
     Loading,
+    /// The node granted the request, and then too few of its replicas acknowledged it in time, so it
+    /// does not count. See [`Builder::replicas`](crate::Builder::replicas).
+    #[error(
+        "granted, but {acked} of {wanted} replicas have acknowledged it{}",
+        because(error)
+    )]
+    #[non_exhaustive]
+    NotReplicated {
+        /// How many replicas have acknowledged it.
+        acked: u32,
+        /// How many must.
+        wanted: u32,
+        /// Why the number could not be found out, if it could not.
+        error: Option<Box<NodeError>>,
+    },
     /// The server cannot process requests at the moment (`BUSY`, `MASTERDOWN`, `CLUSTERDOWN`,
     /// `TRYAGAIN`, `NOREPLICAS`).
     #[error("the server cannot process requests now: {why}")]
@@ -313,6 +328,12 @@ pub enum NodeError {
     Unanswered,
 }
 
+/// The end of a sentence that may have a reason.
+fn because(error: &Option<Box<NodeError>>) -> String {
+    let reason = |error: &NodeError| format!(": {error}");
+    error.as_deref().map(reason).unwrap_or_default()
+}
+
 impl NodeError {
     /// Creates a [`NodeError::Unreachable`]: the request was not sent.
     ///
@@ -380,7 +401,7 @@ impl NodeError {
     #[must_use]
     pub fn had_no_effect(&self) -> bool {
         match self {
-            Self::NoPermission { .. } => false,
+            Self::NoPermission { .. } | Self::NotReplicated { .. } => false,
             Self::Unreachable { .. }
             | Self::StoreUnavailable { .. }
             | Self::OutOfMemory
@@ -404,6 +425,9 @@ impl NodeError {
     /// changed.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
+        if let Self::NotReplicated { error, .. } = self {
+            return error.as_ref().is_some_and(|error| error.is_permanent());
+        }
         matches!(
             self,
             Self::WrongType

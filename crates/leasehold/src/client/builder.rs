@@ -12,7 +12,7 @@ use crate::client::core::Parts;
 #[cfg(feature = "doctor")]
 use crate::client::doctor::Examined;
 use crate::client::options::{MAX_TTL, MIN_TTL, Options, between};
-use crate::node::{Constants, Node, NodeSettings, Tls, VERIFY_AFTER};
+use crate::node::{Constants, Node, NodeSettings, Replicas, Shortfall, Tls, VERIFY_AFTER};
 use crate::observe::{Observer, Sight};
 use crate::quorum::NodeSet;
 
@@ -46,6 +46,7 @@ pub struct Builder {
     seed: Option<u64>,
     history: bool,
     tls: Tls,
+    replicas: Option<Replicas>,
     observers: Vec<Arc<dyn Observer>>,
     warn_slow_acquire: WarnSlow,
 }
@@ -249,6 +250,44 @@ impl Builder {
         self
     }
 
+    /// Sets how many replicas of a server must have a lock before the server's vote counts. A vote that
+    /// too few replicas acknowledge within [`Options::node_timeout`] is an error
+    /// ([`NodeError::NotReplicated`](crate::node::NodeError::NotReplicated)), and the lock is released
+    /// again. Default: 0, which means that votes count at once.
+    ///
+    /// A replica that is promoted then has the locks, if it is one that has acknowledged them. That is
+    /// certain if the number is that of all replicas. The same holds for renewals, names that are kept
+    /// ([`Options::min_hold`]) and results ([`Once`](crate::Once)). Each request takes a round trip
+    /// more, over a connection of its own, and one that hands a lock over to a waiter takes two more.
+    ///
+    /// This is for servers with a URL; custom nodes ignore it. The embedded store has no replicas.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// let client = leasehold::Client::builder()
+    ///     .node("redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/locks")
+    ///     .replicas(2)
+    ///     .build()?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn replicas(self, number: u32) -> Self {
+        self.replicated(number, Shortfall::Refuse)
+    }
+
+    /// As [`replicas`](Self::replicas), but a lock that too few replicas have counts, too. While
+    /// replicas are missing, votes do not wait for them; a warning is logged when this begins, and a
+    /// message at level INFO when it ends. Default: 0.
+    #[must_use]
+    pub fn prefer_replicas(self, number: u32) -> Self {
+        self.replicated(number, Shortfall::Warn)
+    }
+
+    fn replicated(mut self, wanted: u32, otherwise: Shortfall) -> Self {
+        self.replicas = Some(Replicas { wanted, otherwise });
+        self
+    }
+
     /// Sets the certificate authority (PEM) that signed the certificates of `rediss://` nodes.
     /// Default: Mozilla's root certificates.
     #[cfg(feature = "tls")]
@@ -317,6 +356,7 @@ impl Builder {
     fn settings(self) -> Result<(NodeSettings, Vec<Spec>), Invalid> {
         let constants = self.constants()?;
         self.tls.validate()?;
+        self.check_replicas()?;
         let warn_slow_acquire = match self.warn_slow_acquire {
             WarnSlow::Default => Some(Duration::from_secs(10)),
             WarnSlow::Never => None,
@@ -334,6 +374,7 @@ impl Builder {
             clock: self.clock,
             seed: self.seed.unwrap_or_else(|| fastrand::u64(..)),
             tls: self.tls,
+            replicas: self.replicas.filter(|replicas| replicas.wanted > 0),
             sight: Arc::new(sight),
         };
         Ok((settings, self.nodes))
@@ -503,7 +544,33 @@ impl Builder {
         }
         Ok(constants)
     }
+
+    fn check_replicas(&self) -> Result<(), Invalid> {
+        let Some(Replicas { wanted, .. }) = self.replicas else {
+            return Ok(());
+        };
+        if wanted > MAX_REPLICAS {
+            return Err(Invalid::Number {
+                option: "the number of replicas",
+                value: wanted.into(),
+                min: 0,
+                max: MAX_REPLICAS.into(),
+            });
+        }
+        let is_local = |spec: &Spec| matches!(spec, Spec::Url(url) if url.starts_with("local:"));
+        match self.nodes.iter().position(is_local).filter(|_| wanted > 0) {
+            None => Ok(()),
+            Some(index) => Err(Invalid::NodeUrl {
+                index: index + 1,
+                why: "the embedded store has no replicas; leave `replicas` out, or use a server"
+                    .into(),
+            }),
+        }
+    }
 }
+
+/// More replicas than this make no sense for one server.
+const MAX_REPLICAS: u32 = 64;
 
 fn checked_connect_timeout(timeout: Option<Duration>) -> Result<Duration, Invalid> {
     let timeout = timeout.unwrap_or(Duration::from_secs(1));

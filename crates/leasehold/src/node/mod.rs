@@ -58,7 +58,7 @@ pub use seat::{SEARCHED, Seat};
 pub use semaphore::{SemaphoreRecord, vote_on_permit};
 #[cfg(not(feature = "unstable-node"))]
 pub(crate) use semaphore::{SemaphoreRecord, vote_on_permit};
-pub(crate) use settings::{NodeSettings, Tls, VERIFY_AFTER};
+pub(crate) use settings::{NodeSettings, Replicas, Shortfall, Tls, VERIFY_AFTER};
 pub(crate) use sighting::Sighting;
 pub(crate) use watch::Listener;
 pub use watch::{News, Notifier, Watch};

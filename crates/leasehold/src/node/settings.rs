@@ -28,8 +28,28 @@ pub(crate) struct NodeSettings {
     #[cfg_attr(not(any(feature = "redis", feature = "local")), allow(dead_code))]
     pub(crate) seed: u64,
     pub(crate) tls: Tls,
+    /// `None`: a vote counts at once.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    pub(crate) replicas: Option<Replicas>,
     /// Where the state of the node is reported.
     pub(crate) sight: Arc<Sight>,
+}
+
+/// How many replicas of a server must have what it grants.
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replicas {
+    pub(crate) wanted: u32,
+    pub(crate) otherwise: Shortfall,
+}
+
+/// What happens to a grant that too few replicas have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortfall {
+    /// It does not count.
+    Refuse,
+    /// It counts, and a warning is logged.
+    Warn,
 }
 
 /// The certificates and the key for `rediss://` nodes.

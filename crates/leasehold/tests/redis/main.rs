@@ -10,6 +10,7 @@ mod native;
 mod others;
 mod outages;
 mod proxy;
+mod replicas;
 mod restarts;
 mod runtimes;
 mod sentinels;

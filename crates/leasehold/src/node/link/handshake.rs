@@ -147,6 +147,11 @@ impl<I> Memory<I> {
         since
     }
 
+    /// The identity of the latest handshake.
+    pub fn identity(&self) -> &I {
+        &self.identity
+    }
+
     /// Notes that the server had this memory at this time, or later.
     pub fn seen(&mut self, at: Moment) {
         self.seen = self.seen.max(at);

@@ -29,6 +29,8 @@ pub(super) struct Bells {
     /// The key of the hash function that computes the proofs of grants.
     proofs: RandomState,
     waiting: Mutex<HashMap<Waiter, Waiting>>,
+    /// Whether the notification of a grant is a vote. Otherwise the waiter sends WAIT again.
+    grants_count: bool,
 }
 
 /// A claim that waits.
@@ -51,7 +53,14 @@ impl Bells {
             subscribed: AtomicBool::new(false),
             proofs: RandomState::new(),
             waiting: Mutex::default(),
+            grants_count: true,
         }
+    }
+
+    /// Notifies waiters that they should send WAIT again, instead of grants.
+    pub(super) fn without_grants(mut self) -> Self {
+        self.grants_count = false;
+        self
     }
 
     /// Returns where the server notifies this claim: the end of the channel's name, and the proof
@@ -122,7 +131,10 @@ impl Bells {
         if let Some(Waiting { notifier, .. }) =
             waiting.filter(|waiting| news != News::Granted || waiting.proof == proof)
         {
-            notifier.notify(news);
+            notifier.notify(match news {
+                News::Granted if !self.grants_count => News::AskAgain,
+                news => news,
+            });
         }
     }
 

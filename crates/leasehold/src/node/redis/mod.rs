@@ -7,6 +7,7 @@ pub(crate) mod examine;
 mod history;
 mod identity;
 mod init;
+mod replication;
 mod reply;
 mod request;
 mod resp;
@@ -37,6 +38,7 @@ use crate::observe::NodeWatch;
 use bells::Bells;
 pub use init::{Change, Initialized};
 pub(crate) use init::{Existing, init, votes_in};
+use replication::Replication;
 pub(crate) use roster::Roster;
 pub(crate) use target::Target;
 
@@ -47,6 +49,8 @@ pub(crate) struct RedisNode {
     timeout: Duration,
     bells: Arc<Bells>,
     history: history::HistoryConnection,
+    /// `None`: votes count at once.
+    replication: Option<Replication>,
 }
 
 impl RedisNode {
@@ -60,12 +64,21 @@ impl RedisNode {
         place: usize,
         watch: NodeWatch,
     ) -> Self {
-        let bells = Arc::new(Bells::new());
+        let bells = Arc::new(match settings.replicas {
+            None => Bells::new(),
+            Some(_) => Bells::new().without_grants(),
+        });
+        let memory = session::SharedMemory::default();
+        let replication = settings.replicas.map(|replicas| {
+            let (target, memory) = (target.clone(), Arc::clone(&memory));
+            Replication::start(target, settings, replicas, memory)
+        });
         let connector = session::Connector::new(
             target.clone(),
             settings,
             (place, roster),
             Arc::clone(&bells),
+            memory,
         );
         let (clock, seed) = (settings.clock.clone(), settings.seed ^ place as u64);
         Self {
@@ -74,6 +87,7 @@ impl RedisNode {
             timeout: settings.connect_timeout,
             bells,
             history: history::HistoryConnection::default(),
+            replication,
         }
     }
 }
@@ -84,7 +98,10 @@ impl Node for RedisNode {
     }
 
     fn submit(&self, call: Call) {
-        self.link.submit(call);
+        self.link.submit(match &self.replication {
+            None => call,
+            Some(replication) => replication.hold_back(call),
+        });
     }
 
     fn connect(&self) {

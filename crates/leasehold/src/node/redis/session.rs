@@ -42,7 +42,24 @@ pub(super) struct Connector {
     roster: Arc<Roster>,
     keys: Keys,
     bells: Arc<Bells>,
-    memory: Mutex<Option<Memory<Identity>>>,
+    memory: SharedMemory,
+}
+
+/// What is known of the server's memory.
+#[derive(Default)]
+pub(super) struct KnownMemory(Mutex<Option<Memory<Identity>>>);
+
+pub(super) type SharedMemory = Arc<KnownMemory>;
+
+impl KnownMemory {
+    fn lock(&self) -> MutexGuard<'_, Option<Memory<Identity>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who the server was at the latest handshake.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        self.lock().as_ref().map(|memory| memory.identity().clone())
+    }
 }
 
 /// The keys of what a server has on record for clients of one prefix.
@@ -91,6 +108,7 @@ impl Connector {
         settings: &NodeSettings,
         (node, roster): (usize, Arc<Roster>),
         bells: Arc<Bells>,
+        memory: SharedMemory,
     ) -> Self {
         Self {
             node,
@@ -102,7 +120,7 @@ impl Connector {
             clock: settings.clock.clone(),
             roster,
             bells,
-            memory: Mutex::default(),
+            memory,
         }
     }
 
@@ -203,7 +221,7 @@ impl Connector {
     }
 
     fn memory(&self) -> MutexGuard<'_, Option<Memory<Identity>>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memory.lock()
     }
 
     /// Makes sure that the server belongs to the same set as the client's other servers, and that

@@ -338,6 +338,7 @@ impl Pair {
             clock: Clock::default(),
             seed: 1,
             tls: crate::node::Tls::default(),
+            replicas: None,
             sight: Arc::new(Sight::new(Clock::default(), 1, Vec::new(), None)),
         };
         let target = Target::parse(&server.url(), &settings).unwrap();

@@ -1,0 +1,352 @@
+//! Votes that count only when replicas have what they promise.
+//!
+//! A master replicates asynchronously, so a replica that is promoted may lack a lock. With
+//! [`Builder::replicas`](crate::Builder::replicas), a vote that grants something is held back until
+//! enough replicas have acknowledged it.
+//!
+//! - Replication is one ordered stream. So a write over a second connection, sent after the vote has
+//!   arrived, and `WAIT` after it cover everything that the vote promises. The connection that carries
+//!   votes never blocks, and one `WAIT` covers all votes that arrived before it.
+//! - The server that acknowledges must be the one that voted, with the same memory. Otherwise the
+//!   replicas of a promoted server would vouch for a lock that only its predecessor had. So the server
+//!   is asked for its identity after the write.
+//! - Votes are delayed or become errors, and no vote is added. Validity counts from before the request
+//!   was sent, so a delay only shortens a lease. After an error, the client releases the claim.
+//! - A notification of a grant is passed on as [`News::AskAgain`](crate::node::News), so that the
+//!   answer to the next WAIT is the vote.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Pipeline, Value};
+use tokio::sync::mpsc;
+
+use super::Target;
+use super::connection::Connection;
+use super::identity::{self, Identity};
+use super::reply::{glimpse, server_error};
+use super::session::SharedMemory;
+use crate::base::clock::{Clock, Moment};
+use crate::node::{Call, NodeError, NodeSettings, Replicas, Shortfall, Verb, Vote};
+
+/// The key that is written so that `WAIT` has something to wait for.
+const MARKER_KEY: &str = "leasehold:replicated";
+/// How long the marker is kept, in seconds. Nothing reads it.
+const MARKER_KEPT_S: u32 = 60;
+/// How many votes are received at a time.
+const MAX_BATCH: usize = 256;
+
+/// Holds back the votes of one server.
+pub(super) struct Replication {
+    votes: mpsc::UnboundedSender<HeldBack>,
+    memory: SharedMemory,
+    clock: Clock,
+}
+
+/// A vote that replicas must have first.
+struct HeldBack {
+    call: Call,
+    vote: Vote,
+    /// Who voted.
+    by: Identity,
+    /// When the call must be answered.
+    deadline: Moment,
+}
+
+/// What a server reported about its replicas.
+#[derive(Debug)]
+struct Acknowledged {
+    by: Identity,
+    replicas: u32,
+}
+
+impl Replication {
+    /// Starts the task that asks for acknowledgements. It ends when this is dropped. It connects when
+    /// there is a vote to hold back.
+    pub(super) fn start(
+        target: Target,
+        settings: &NodeSettings,
+        replicas: Replicas,
+        memory: SharedMemory,
+    ) -> Self {
+        let (votes, inbox) = mpsc::unbounded_channel();
+        let clock = settings.clock.clone();
+        let task = Task {
+            server: Server {
+                target,
+                wanted: replicas.wanted,
+                connection: None,
+            },
+            replicas,
+            clock: clock.clone(),
+            inbox,
+            is_short: false,
+        };
+        tokio::spawn(task.run());
+        Self {
+            votes,
+            memory,
+            clock,
+        }
+    }
+
+    /// Wraps a call, so that its answer is held back if replicas must have it first.
+    pub(super) fn hold_back(&self, call: Call) -> Call {
+        let deadline = self.clock.now() + call.timeout();
+        let (votes, memory) = (self.votes.clone(), Arc::clone(&self.memory));
+        call.relay(move |call, answer| match answer {
+            Ok(vote) if must_be_replicated(call.verb(), &vote) => {
+                // The link answers calls and completes handshakes in one task, so this is the
+                // identity of the session that the vote came from.
+                let Some(by) = memory.identity() else {
+                    return call.answer(Err(NodeError::Unanswered));
+                };
+                // A vote that is dropped with the task counts as unanswered.
+                let _ = votes.send(HeldBack {
+                    call,
+                    vote,
+                    by,
+                    deadline,
+                });
+            }
+            answer => call.answer(answer),
+        })
+    }
+}
+
+/// Whether a vote promises something that a promoted replica must not lack: a lock, a name that stays
+/// taken, or a stored result.
+fn must_be_replicated(verb: Verb, vote: &Vote) -> bool {
+    match vote {
+        Vote::Granted => true,
+        Vote::Released { held } => *held && matches!(verb, Verb::Release { keep: Some(_) }),
+        Vote::Held { holder, .. } => holder.result.is_some(),
+        _ => false,
+    }
+}
+
+impl HeldBack {
+    fn pass(self) {
+        self.call.answer(Ok(self.vote));
+    }
+
+    fn refuse(self, error: NodeError) {
+        self.call.answer(Err(error));
+    }
+}
+
+/// Asks for acknowledgements, one request at a time, and answers calls.
+struct Task {
+    server: Server,
+    replicas: Replicas,
+    clock: Clock,
+    inbox: mpsc::UnboundedReceiver<HeldBack>,
+    /// Too few replicas acknowledged the latest write.
+    is_short: bool,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let (mut waiting, mut open) = (Vec::new(), true);
+        loop {
+            if waiting.is_empty() && self.inbox.recv_many(&mut waiting, MAX_BATCH).await == 0 {
+                return;
+            }
+            let mut asked = std::mem::take(&mut waiting);
+            let Some(by) = asked.last().map(|vote| vote.by.clone()) else {
+                continue;
+            };
+            let deadline = asked.iter().map(|vote| vote.deadline).min();
+            let deadline = deadline.unwrap_or_else(|| self.clock.now());
+            let left = deadline.saturating_duration_since(self.clock.now());
+            // While replicas are missing and need not be there, no vote waits for them.
+            let passes = self.is_short && self.replicas.otherwise == Shortfall::Warn;
+            if passes {
+                asked.drain(..).for_each(HeldBack::pass);
+            }
+            let answer = {
+                let mut asking = std::pin::pin!(self.server.ask(&by, left));
+                loop {
+                    tokio::select! {
+                        biased;
+                        answer = &mut asking => break answer,
+                        received = self.inbox.recv_many(&mut waiting, MAX_BATCH), if open => {
+                            open = received > 0;
+                            if passes {
+                                waiting.drain(..).for_each(HeldBack::pass);
+                            }
+                        }
+                    }
+                }
+            };
+            self.note(&answer);
+            waiting.extend(self.settle(asked, deadline, &answer));
+        }
+    }
+
+    /// Answers the calls that can be answered. Returns those that have time for another request.
+    fn settle(
+        &self,
+        asked: Vec<HeldBack>,
+        deadline: Moment,
+        answer: &Result<Acknowledged, NodeError>,
+    ) -> Vec<HeldBack> {
+        let (now, wanted) = (self.clock.now(), self.replicas.wanted);
+        let mut again = Vec::new();
+        for vote in asked {
+            let short = |acked, error| NodeError::NotReplicated {
+                acked,
+                wanted,
+                error,
+            };
+            match answer {
+                Ok(ack) if ack.replicas >= wanted && ack.by.continues(&vote.by) => vote.pass(),
+                _ if self.replicas.otherwise == Shortfall::Warn => vote.pass(),
+                Ok(ack) if !ack.by.continues(&vote.by) => {
+                    let why = "another server answers, or the same with another memory".to_owned();
+                    let error = NodeError::Disconnected { why };
+                    vote.refuse(short(0, Some(Box::new(error))));
+                }
+                Ok(_) if vote.deadline > deadline && vote.deadline > now => again.push(vote),
+                Ok(ack) => vote.refuse(short(ack.replicas, None)),
+                Err(error) => vote.refuse(short(0, Some(Box::new(error.clone())))),
+            }
+        }
+        again
+    }
+
+    /// Logs when replicas begin to be missing, and when they are back.
+    fn note(&mut self, answer: &Result<Acknowledged, NodeError>) {
+        let (node, wanted) = (self.server.target.label(), self.replicas.wanted);
+        let is_short = !matches!(answer, Ok(ack) if ack.replicas >= wanted);
+        if is_short == self.is_short {
+            return;
+        }
+        self.is_short = is_short;
+        match answer {
+            Ok(ack) if is_short => {
+                let acked = ack.replicas;
+                tracing::warn!(node, acked, wanted, "too few replicas acknowledge locks");
+            }
+            Ok(_) => tracing::info!(node, wanted, "enough replicas acknowledge locks again"),
+            Err(why) => {
+                tracing::warn!(node, %why, wanted, "it is not known whether replicas have the locks");
+            }
+        }
+    }
+}
+
+/// The server, over a connection of its own.
+struct Server {
+    target: Target,
+    wanted: u32,
+    connection: Option<Connection>,
+}
+
+impl Server {
+    /// Asks how many replicas have what the server has executed so far; waits for them within `limit`.
+    ///
+    /// Cancel safety: a connection whose replies were not awaited is not used again.
+    async fn ask(&mut self, voter: &Identity, limit: Duration) -> Result<Acknowledged, NodeError> {
+        let limit = limit.max(Duration::from_millis(1));
+        let asking = tokio::time::timeout(limit, self.ask_either(voter, limit)).await;
+        asking.unwrap_or(Err(NodeError::TimedOut { after: limit }))
+    }
+
+    /// Asks over the open connection or, if that is of no use any more, over a new one. It may have
+    /// been idle for long, or lead to a server that is not the master any more.
+    async fn ask_either(
+        &mut self,
+        voter: &Identity,
+        limit: Duration,
+    ) -> Result<Acknowledged, NodeError> {
+        if let Some(open) = self.connection.take()
+            && let Ok(ack) = self.ask_over(&open, limit).await
+            && ack.by.continues(voter)
+        {
+            self.connection = Some(open);
+            return Ok(ack);
+        }
+        let open = self.target.open().await?;
+        let ack = self.ask_over(&open, limit).await?;
+        self.connection = Some(open);
+        Ok(ack)
+    }
+
+    async fn ask_over(
+        &self,
+        connection: &Connection,
+        limit: Duration,
+    ) -> Result<Acknowledged, NodeError> {
+        let mut requests = Pipeline::new();
+        let marker = requests.cmd("SET").arg(MARKER_KEY).arg("");
+        marker.arg("EX").arg(MARKER_KEPT_S);
+        identity::ask(&mut requests);
+        // The number must arrive in time, too. A limit of 0 would mean: for ever.
+        let wait_ms = (limit * 3 / 4).as_millis().max(1) as u64;
+        requests.cmd("WAIT").arg(self.wanted).arg(wait_ms);
+        read(&connection.exchange(&requests).await?)
+    }
+}
+
+/// Reads the replies to SET, INFO and WAIT.
+fn read(replies: &[Value]) -> Result<Acknowledged, NodeError> {
+    let [set, info @ .., wait] = replies else {
+        let why = format!("to WAIT: {}", glimpse(replies));
+        return Err(NodeError::Protocol { why });
+    };
+    if let Value::ServerError(error) = set {
+        return Err(server_error(error));
+    }
+    let by = identity::ServerInfo::read(info)?.identity;
+    match wait {
+        Value::Int(replicas) => Ok(Acknowledged {
+            by,
+            replicas: u32::try_from(*replicas).unwrap_or(0),
+        }),
+        Value::ServerError(error) => Err(match server_error(error) {
+            NodeError::Refused { why } if why.contains("unknown command") => NodeError::Unusable {
+                why: format!("the server does not know WAIT: {why}"),
+            },
+            error => error,
+        }),
+        _ => {
+            let why = format!("to WAIT: {}", glimpse(replies));
+            Err(NodeError::Protocol { why })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::holder::Holder;
+
+    #[test]
+    fn votes_that_promise_something_are_held_back() {
+        let keep = Verb::Release {
+            keep: Some(Duration::from_secs(1)),
+        };
+        let release = Verb::Release { keep: None };
+        let held = |value: &[u8]| Vote::held(Holder::parse(value), None, 1, 2);
+        let kept = b"kept:1794780664497528:1@h:\n1794780664497\nresult";
+        for (verb, vote, expected) in [
+            (Verb::Acquire, Vote::Granted, true),
+            (Verb::Extend, Vote::Granted, true),
+            (Verb::Wait, Vote::Granted, true),
+            (keep, Vote::Released { held: true }, true),
+            (keep, Vote::Released { held: false }, false),
+            (release, Vote::Released { held: true }, false),
+            (Verb::Acquire, held(kept), true),
+            (Verb::Acquire, held(b"another library's value"), false),
+            (Verb::Wait, Vote::YourTurn, false),
+            (Verb::Acquire, Vote::Stale { fence: 1, now: 2 }, false),
+        ] {
+            assert_eq!(
+                must_be_replicated(verb, &vote),
+                expected,
+                "{verb:?}: {vote}"
+            );
+        }
+    }
+}
