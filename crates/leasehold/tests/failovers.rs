@@ -114,24 +114,35 @@ impl Run {
     }
 }
 
-fn client(service: &SentinelService, guard: Option<Duration>) -> Client {
+/// What the clients do against the loss of locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protection {
+    None,
+    /// `Builder::restart_guard`.
+    Guard,
+    /// `Builder::replicas`, with the number of all replicas.
+    Replicas,
+}
+
+fn client(service: &SentinelService, protection: Protection) -> Client {
     let options = Options::default().ttl(TTL).node_timeout(TTL / 4);
     let builder = Client::builder().node(service.url()).options(options);
     let builder = builder.connect_timeout(Duration::from_secs(10));
-    let builder = match guard {
-        Some(guard) => builder.restart_guard(guard),
-        None => builder.without_restart_guard(),
+    let builder = match protection {
+        Protection::None => builder.without_restart_guard(),
+        Protection::Guard => builder.restart_guard(TTL),
+        Protection::Replicas => builder.without_restart_guard().replicas(1),
     };
     builder.build().expect("a client")
 }
 
-async fn campaign(guard: Option<Duration>) {
+async fn campaign(protection: Protection) {
     let failovers = std::env::var("LEASEHOLD_FAILOVERS");
     let failovers: u64 = failovers.map_or(2, |number| number.parse().expect("a number"));
     let service = tokio::task::block_in_place(|| SentinelService::start(1));
     let run = Arc::new(Run::default());
     let contenders = (0..CONTENDERS).map(|_| {
-        let (client, run) = (client(&service, guard), Arc::clone(&run));
+        let (client, run) = (client(&service, protection), Arc::clone(&run));
         tokio::spawn(async move { run.contend(client).await })
     });
     let contenders: Vec<_> = contenders.collect();
@@ -149,7 +160,7 @@ async fn campaign(guard: Option<Duration>) {
     }
     let (written, value) = (count(&run.written), lock(&run.fenced).1);
     println!(
-        "{failovers} failovers, guard {guard:?}: {} leases, {} while another was valid; \
+        "{failovers} failovers, protection {protection:?}: {} leases, {} while another was valid; \
          fenced: {written} increments, {} refused, {} lost; unfenced: {} increments, {} lost",
         count(&run.leases),
         count(&run.overlaps),
@@ -159,14 +170,23 @@ async fn campaign(guard: Option<Duration>) {
         count(&run.plain_written) - count(&run.plain),
     );
     assert_eq!(written, value, "lost updates");
+    // A lock that the only replica has is on the server that is promoted.
+    if protection == Protection::Replicas {
+        assert_eq!(count(&run.overlaps), 0, "two clients held the lock");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failovers_without_a_guard_lose_no_fenced_update() {
-    campaign(None).await;
+    campaign(Protection::None).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failovers_with_a_guard_lose_no_fenced_update() {
-    campaign(Some(TTL)).await;
+    campaign(Protection::Guard).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failovers_lose_no_lock_that_all_replicas_have() {
+    campaign(Protection::Replicas).await;
 }
