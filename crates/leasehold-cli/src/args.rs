@@ -130,6 +130,14 @@ pub(crate) struct NodeArgs {
     /// value [default: 60s for three or more nodes, otherwise off]
     #[arg(long, value_name = "TIME", value_parser = guard)]
     pub(crate) restart_guard: Option<Guard>,
+    /// How many replicas of a server must have a lock before it counts, so that a failover does not
+    /// lose it. At most 64 [default: 0, which waits for none]
+    #[arg(long, value_name = "N", conflicts_with = "prefer_replicas",
+          value_parser = clap::value_parser!(u32).range(..=64))]
+    pub(crate) replicas: Option<u32>,
+    /// As --replicas, but warn if too few replicas have a lock, instead of releasing it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=64))]
+    pub(crate) prefer_replicas: Option<u32>,
     /// Let nodes vote even if they restarted recently. For the first start of a deployment
     #[arg(long)]
     pub(crate) assume_fresh: bool,

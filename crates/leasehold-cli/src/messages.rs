@@ -363,9 +363,9 @@ pub(crate) fn next_step_after<'a>(
     failed: impl IntoIterator<Item = &'a NodeError>,
 ) -> Option<&'static str> {
     use NodeError::{
-        Clustered, Disconnected, NoPermission, NoSuchDatabase, OtherConstants, OtherNodes,
-        OutOfMemory, Protocol, SameServer, TimedOut, Tls, Unanswered, Unreachable, WrongPassword,
-        WrongType,
+        Clustered, Disconnected, NoPermission, NoSuchDatabase, NotReplicated, OtherConstants,
+        OtherNodes, OutOfMemory, Protocol, SameServer, TimedOut, Tls, Unanswered, Unreachable,
+        WrongPassword, WrongType,
     };
     let step = |error: &NodeError| {
         Some(match error {
@@ -389,6 +389,22 @@ pub(crate) fn next_step_after<'a>(
                 "check that --tls-ca issued the server's certificate and that the certificate is valid \
                  for the host in the URL; if the server requires a client certificate, use --tls-cert \
                  and --tls-key",
+            ),
+            NotReplicated {
+                error: Some(error), ..
+            } if matches!(**error, NoPermission { .. }) => (
+                0,
+                "grant the user `+wait` (ACL SETUSER), or leave --replicas out",
+            ),
+            NotReplicated {
+                error: Some(error), ..
+            } if error.is_permanent() => (
+                0,
+                "leave --replicas out: this server cannot report what its replicas have",
+            ),
+            NotReplicated { .. } => (
+                0,
+                "check the replicas with `leasehold doctor`; --prefer-replicas warns instead of refusing",
             ),
             NoSuchDatabase => (
                 0,

@@ -156,6 +156,12 @@ impl Deployment<'_> {
             Some(Guard::Off) => builder = builder.without_restart_guard(),
             Some(Guard::For(guard)) => builder = builder.restart_guard(guard),
         }
+        if let Some(number) = args.replicas {
+            builder = builder.replicas(number);
+        }
+        if let Some(number) = args.prefer_replicas {
+            builder = builder.prefer_replicas(number);
+        }
         if args.assume_fresh {
             builder = builder.assume_fresh();
         }

@@ -62,6 +62,10 @@ pub(crate) const SETTINGS: &[Setting] = &[
         Kind::TimeOrOff,
         "60s for three or more nodes, otherwise off",
     ),
+    Setting::of_nodes("replicas", "LEASEHOLD_REPLICAS", Kind::Number(64), "0")
+        .unless(&["prefer_replicas"]),
+    Setting::of_nodes("prefer_replicas", "LEASEHOLD_PREFER_REPLICAS", Kind::Number(64), "0")
+        .unless(&["replicas"]),
     Setting::new("assume_fresh", "LEASEHOLD_ASSUME_FRESH", Kind::Flag, "false").never_in_file(
         "it is for the first start of new servers; in a file, it would also let servers vote that have \
          lost their locks in a restart. Use `leasehold init`, or --assume-fresh once",

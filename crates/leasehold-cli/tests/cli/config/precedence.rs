@@ -16,7 +16,7 @@ enum Sample {
 }
 
 /// Four values of each setting, from the strongest source to the weakest, and a command that uses it.
-const SAMPLES: [(&str, &str, &[&str], Sample); 24] = {
+const SAMPLES: [(&str, &str, &[&str], Sample); 26] = {
     use Sample::{Flag, List, Number, Text};
     const TIMES: Sample = Text(["4s", "3s", "2s", "1s"]);
     const PATHS: Sample = Text(["/d", "/c", "/b", "/a"]);
@@ -32,6 +32,13 @@ const SAMPLES: [(&str, &str, &[&str], Sample); 24] = {
             "--restart-guard",
             RUN,
             Text(["off", "3s", "2s", "1s"]),
+        ),
+        ("replicas", "--replicas", RUN, Number([1, 2, 3, 4])),
+        (
+            "prefer_replicas",
+            "--prefer-replicas",
+            RUN,
+            Number([1, 2, 3, 4]),
         ),
         ("assume_fresh", "--assume-fresh", &["init"], Flag),
         ("history", "--history", RUN, Flag),

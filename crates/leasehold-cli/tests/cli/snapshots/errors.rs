@@ -232,6 +232,14 @@ fn servers() {
     let reply = servers[5].command(&[b"CONFIG", b"SET", b"maxmemory", b"1"]);
     assert_eq!(reply, "+OK\r\n");
     transcript.run(&place(5), &run);
+
+    // A server whose replicas do not have the lock, or that cannot say so.
+    let run = ["run", "a", "-n", "--replicas", "1", "--", "true"];
+    transcript.run(&place(2), &run);
+    let forbid = servers[2].command(&[b"ACL", b"SETUSER", b"default", b"-wait"]);
+    assert_eq!(forbid, "+OK\r\n");
+    transcript.run(&place(2), &run);
+    transcript.run(&Place::local(), &run);
     expect_file!["errors/servers.txt"].assert_eq(transcript.text());
 }
 

@@ -33,6 +33,10 @@ use crate::node::{Call, NodeError, NodeSettings, Replicas, Shortfall, Verb, Vote
 const MARKER_KEY: &str = "leasehold:replicated";
 /// How long the marker is kept, in seconds. Nothing reads it.
 const MARKER_KEPT_S: u32 = 60;
+/// By how much a server may exceed the time limit of WAIT: it looks at the time ten times a second.
+const WAIT_IS_LATE: Duration = Duration::from_millis(110);
+/// A server whose reply is later than the time limit by this much is silent: its connection is closed.
+const SILENCE: Duration = Duration::from_secs(1);
 /// How many votes are received at a time.
 const MAX_BATCH: usize = 256;
 
@@ -130,9 +134,33 @@ impl HeldBack {
         self.call.answer(Ok(self.vote));
     }
 
-    fn refuse(self, error: NodeError) {
-        self.call.answer(Err(error));
+    fn refuse(self, acked: u32, wanted: u32, error: Option<NodeError>) {
+        self.call.answer(Err(NodeError::NotReplicated {
+            acked,
+            wanted,
+            error: error.map(Box::new),
+        }));
     }
+
+    /// Answers the call when its time is over.
+    fn expire(self, replicas: Replicas) {
+        let after = self.call.timeout();
+        match replicas.otherwise {
+            Shortfall::Warn => self.pass(),
+            Shortfall::Refuse => {
+                self.refuse(0, replicas.wanted, Some(NodeError::TimedOut { after }));
+            }
+        }
+    }
+}
+
+/// The earliest deadline of these votes.
+fn earliest(votes: &[HeldBack]) -> Moment {
+    votes
+        .iter()
+        .map(|vote| vote.deadline)
+        .min()
+        .unwrap_or(Moment::FAR)
 }
 
 /// Asks for acknowledgements, one request at a time, and answers calls.
@@ -147,17 +175,13 @@ struct Task {
 
 impl Task {
     async fn run(mut self) {
-        let (mut waiting, mut open) = (Vec::new(), true);
-        loop {
-            if waiting.is_empty() && self.inbox.recv_many(&mut waiting, MAX_BATCH).await == 0 {
-                return;
-            }
+        let mut waiting = Vec::new();
+        while !waiting.is_empty() || self.inbox.recv_many(&mut waiting, MAX_BATCH).await > 0 {
             let mut asked = std::mem::take(&mut waiting);
             let Some(by) = asked.last().map(|vote| vote.by.clone()) else {
                 continue;
             };
-            let deadline = asked.iter().map(|vote| vote.deadline).min();
-            let deadline = deadline.unwrap_or_else(|| self.clock.now());
+            let deadline = earliest(&asked);
             let left = deadline.saturating_duration_since(self.clock.now());
             // While replicas are missing and need not be there, no vote waits for them.
             let passes = self.is_short && self.replicas.otherwise == Shortfall::Warn;
@@ -167,13 +191,20 @@ impl Task {
             let answer = {
                 let mut asking = std::pin::pin!(self.server.ask(&by, left));
                 loop {
+                    let due = earliest(&asked).min(earliest(&waiting));
                     tokio::select! {
                         biased;
                         answer = &mut asking => break answer,
-                        received = self.inbox.recv_many(&mut waiting, MAX_BATCH), if open => {
-                            open = received > 0;
-                            if passes {
-                                waiting.drain(..).for_each(HeldBack::pass);
+                        Some(vote) = self.inbox.recv() => match passes {
+                            true => vote.pass(),
+                            false => waiting.push(vote),
+                        },
+                        () = self.clock.sleep_until(due), if due != Moment::FAR => {
+                            let now = self.clock.now();
+                            for votes in [&mut asked, &mut waiting] {
+                                votes.extract_if(.., |vote| vote.deadline <= now).for_each(|vote| {
+                                    vote.expire(self.replicas);
+                                });
                             }
                         }
                     }
@@ -194,22 +225,16 @@ impl Task {
         let (now, wanted) = (self.clock.now(), self.replicas.wanted);
         let mut again = Vec::new();
         for vote in asked {
-            let short = |acked, error| NodeError::NotReplicated {
-                acked,
-                wanted,
-                error,
-            };
             match answer {
                 Ok(ack) if ack.replicas >= wanted && ack.by.continues(&vote.by) => vote.pass(),
                 _ if self.replicas.otherwise == Shortfall::Warn => vote.pass(),
                 Ok(ack) if !ack.by.continues(&vote.by) => {
                     let why = "another server answers, or the same with another memory".to_owned();
-                    let error = NodeError::Disconnected { why };
-                    vote.refuse(short(0, Some(Box::new(error))));
+                    vote.refuse(0, wanted, Some(NodeError::Disconnected { why }));
                 }
                 Ok(_) if vote.deadline > deadline && vote.deadline > now => again.push(vote),
-                Ok(ack) => vote.refuse(short(ack.replicas, None)),
-                Err(error) => vote.refuse(short(0, Some(Box::new(error.clone())))),
+                Ok(ack) => vote.refuse(ack.replicas, wanted, None),
+                Err(error) => vote.refuse(0, wanted, Some(error.clone())),
             }
         }
         again
@@ -248,9 +273,9 @@ impl Server {
     ///
     /// Cancel safety: a connection whose replies were not awaited is not used again.
     async fn ask(&mut self, voter: &Identity, limit: Duration) -> Result<Acknowledged, NodeError> {
-        let limit = limit.max(Duration::from_millis(1));
-        let asking = tokio::time::timeout(limit, self.ask_either(voter, limit)).await;
-        asking.unwrap_or(Err(NodeError::TimedOut { after: limit }))
+        let after = limit + SILENCE;
+        let asking = tokio::time::timeout(after, self.ask_either(voter, limit)).await;
+        asking.unwrap_or(Err(NodeError::TimedOut { after }))
     }
 
     /// Asks over the open connection or, if that is of no use any more, over a new one. It may have
@@ -283,7 +308,8 @@ impl Server {
         marker.arg("EX").arg(MARKER_KEPT_S);
         identity::ask(&mut requests);
         // The number must arrive in time, too. A limit of 0 would mean: for ever.
-        let wait_ms = (limit * 3 / 4).as_millis().max(1) as u64;
+        let wait = limit - WAIT_IS_LATE.min(limit / 2);
+        let wait_ms = wait.as_millis().max(1) as u64;
         requests.cmd("WAIT").arg(self.wanted).arg(wait_ms);
         read(&connection.exchange(&requests).await?)
     }
