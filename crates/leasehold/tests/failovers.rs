@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use leasehold::{Client, Lease, Options};
 use leasehold_testkit::SentinelService;
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(6);
+/// Long compared with what a client takes to find the promoted server.
+const LONGEST_WORK_MS: u64 = 1_500;
 const CONTENDERS: u64 = 4;
 
 #[derive(Default)]
@@ -82,7 +84,7 @@ impl Run {
         self.enter(&lease);
         let (token, plain) = (lease.token(), count(&self.plain));
         let fenced = self.read(token);
-        tokio::time::sleep(Duration::from_millis(fastrand::u64(10..200))).await;
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(10..LONGEST_WORK_MS))).await;
         match fenced {
             Some(value) => self.write(token, value + 1),
             None => add(&self.refused),
@@ -99,7 +101,7 @@ impl Run {
         let mutex = client.mutex("counter");
         while !self.over.load(Ordering::SeqCst) {
             // Refusals are part of a failover.
-            if let Ok(lease) = mutex.lock_timeout(Duration::from_secs(1)).await {
+            if let Ok(lease) = mutex.lock_timeout(TTL).await {
                 self.work(lease).await;
             }
         }
@@ -125,7 +127,7 @@ enum Protection {
 }
 
 fn client(service: &SentinelService, protection: Protection) -> Client {
-    let options = Options::default().ttl(TTL).node_timeout(TTL / 4);
+    let options = Options::default().ttl(TTL).node_timeout(Duration::from_millis(500));
     let builder = Client::builder().node(service.url()).options(options);
     let builder = builder.connect_timeout(Duration::from_secs(10));
     let builder = match protection {
