@@ -127,7 +127,9 @@ enum Protection {
 }
 
 fn client(service: &SentinelService, protection: Protection) -> Client {
-    let options = Options::default().ttl(TTL).node_timeout(Duration::from_millis(500));
+    let options = Options::default()
+        .ttl(TTL)
+        .node_timeout(Duration::from_millis(500));
     let builder = Client::builder().node(service.url()).options(options);
     let builder = builder.connect_timeout(Duration::from_secs(10));
     let builder = match protection {

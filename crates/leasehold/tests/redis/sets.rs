@@ -6,7 +6,9 @@ use std::time::Duration;
 use leasehold::node::{Change, NodeError};
 use leasehold::{Client, Error, Invalid, Options};
 use leasehold_testkit::RedisServer;
-use leasehold_testkit::setup::{LONG, builder, client, eventually, fresh, lock, patient, pause};
+use leasehold_testkit::setup::{
+    LONG, builder, client, eventually, fresh, lease_of, lock, patient, pause, spawn_lock,
+};
 
 /// The two node lists in the error of a refused client.
 fn lists(error: &Error) -> Option<(String, String)> {
@@ -274,6 +276,25 @@ async fn assume_fresh_ends_the_wait_of_a_set() {
     let client = three().connect().await.expect("connected");
     let lease = client.mutex("a").with_options(patient).try_lock().await;
     assert!(lease.expect("votes").is_some());
+}
+
+/// Also for a client that waits already. It learns it from the records.
+#[tokio::test]
+async fn assume_fresh_ends_the_wait_of_a_client_that_is_connected() {
+    let servers = RedisServer::start_many(1);
+    let guarded = || builder(&servers).restart_guard(Duration::from_secs(3600));
+    let client = guarded().connect().await.expect("connected");
+    let mutex = client.mutex("a").with_options(patient);
+    let error = mutex
+        .try_lock()
+        .await
+        .expect_err("the server does not vote");
+    assert!(error.to_string().contains("votes again in"), "{error}");
+    let waiting = spawn_lock(mutex);
+    pause(200).await;
+    assert!(!waiting.is_finished());
+    guarded().assume_fresh().init().await.expect("recorded");
+    lease_of(waiting).await.release().await;
 }
 
 /// A server that restarts empty at its address belongs to the set again without intervention.

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::job::Job;
 use super::outcome::Aftermath;
@@ -35,6 +36,7 @@ struct Batch<R> {
     units: Vec<Unit>,
     calls: usize,
     deadline: Moment,
+    timeout: Duration,
     /// It got its time again because this process was late itself.
     excused: bool,
     /// When it was sent, if it ends with the question for the server's identity.
@@ -196,6 +198,7 @@ impl<'a, T: Transport> Serving<'a, T> {
             let why = "the servers behind the client's nodes have changed".into();
             return Err(NodeError::Disconnected { why });
         }
+        let asked = jobs.iter().map(|job| job.call.timeout()).min();
         let mut sending = Vec::with_capacity(jobs.len());
         let was_quarantined = self.server.quarantine.is_some();
         for job in jobs {
@@ -222,20 +225,25 @@ impl<'a, T: Transport> Serving<'a, T> {
         if was_quarantined && self.server.quarantine.is_none() {
             self.link.watch.votes_again(self.link.transport.label());
         }
+        // While the server does not vote, its records are looked at all the same: an operator may
+        // have recorded that it had nothing to forget.
+        let is_used = !sending.is_empty() || self.server.quarantine.is_some();
+        let probe = is_used.then(|| self.probe(now)).flatten();
         // Counted from the sending: a call that waited long for the connection must not
         // make the connection look slow.
-        let Some(timeout) = sending.iter().map(|job| job.call.timeout()).min() else {
+        let timeout = sending.iter().map(|job| job.call.timeout()).min();
+        let Some(timeout) = timeout.or(probe.and(asked)) else {
             return Ok(());
         };
         let calls = sending.len();
         let units = self.plan(sending);
-        let probe = self.probe(now);
         let (transport, connection) = (&self.link.transport, &mut self.connection);
         let replies = transport.send(connection, &units, self.server.cap(), probe);
         self.batches.push_back(Batch {
             units,
             calls,
             deadline: now + timeout,
+            timeout,
             excused: false,
             probe,
             replies,
@@ -339,11 +347,9 @@ impl<'a, T: Transport> Serving<'a, T> {
     fn overdue(&mut self, due: Moment, now: Moment) -> Result<(), NodeError> {
         let mut late = self.batches.iter().filter(|batch| batch.deadline <= now);
         let excused = late.clone().any(|batch| batch.excused);
-        let unit = late.next().and_then(|batch| batch.units.first());
-        let Some(job) = unit.and_then(|unit| unit.jobs().first()) else {
+        let Some(after) = late.next().map(|batch| batch.timeout) else {
             return Ok(());
         };
-        let after = job.call.timeout();
         // If the timer itself is late, this process was stopped or starved, and the
         // replies may lie in its socket: they get their time again. But once: or a process that
         // is always late would wait for a silent node for as long as it is.
