@@ -67,7 +67,7 @@ pub(crate) async fn examine(
     let record = init::on_record(target.clone(), settings).await.ok();
     let locks = probe.locks(settings).await;
     let latency = probe.round_trips(ROUND_TRIPS, ROUND_TRIPS_WITHIN).await?;
-    let certificate = target.certificate(&address).await;
+    let certificate = target.certificate(&address, probe.timeout).await;
     probe.clock.sleep_until(started + INTERVAL).await;
     let after = probe.info().await?;
     let interval = probe.clock.now().saturating_duration_since(started);
@@ -177,11 +177,18 @@ impl Target {
     }
 
     /// How long the certificate of the server at this address is valid. `None` without TLS.
-    async fn certificate(&self, address: &Address) -> Option<Result<Duration, String>> {
-        match address {
-            Address::Tls { host, port } => Some(self.tls.certificate_left(host, *port).await),
-            _ => None,
-        }
+    async fn certificate(
+        &self,
+        address: &Address,
+        timeout: Duration,
+    ) -> Option<Result<Duration, String>> {
+        let Address::Tls { host, port } = address else {
+            return None;
+        };
+        // The kernel accepts connections to a server that is stopped.
+        let asking = tokio::time::timeout(timeout, self.tls.certificate_left(host, *port));
+        let timed_out = NodeError::TimedOut { after: timeout };
+        Some(asking.await.unwrap_or_else(|_| Err(timed_out.to_string())))
     }
 }
 
@@ -503,3 +510,6 @@ fn said(error: &redis::ServerError) -> String {
     let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
     shown(text.trim().as_bytes())
 }
+
+#[cfg(test)]
+mod tests;
