@@ -338,17 +338,17 @@ impl Builder {
         Ok((settings, nodes, options))
     }
 
-    /// Creates the client, and returns its nodes, too.
+    /// Creates a client that records no history, and returns its nodes, too.
     #[cfg(feature = "doctor")]
     pub(super) fn build_with_nodes(self) -> Result<(Client, NodeSettings, Vec<Examined>), Error> {
         let options = self.options.clone();
-        let (prefix, history) = (self.prefix.clone(), self.history);
+        let prefix = self.prefix.clone();
         let (settings, specs) = self.settings()?;
         options.validate(settings.constants.restart_guard)?;
         let opened = parse(specs, &settings)?;
         let nodes = opened.iter().map(Examined::of).collect();
         let node_tasks = open(opened, &settings);
-        let client = client(node_tasks, settings.clone(), options, (prefix, history));
+        let client = client(node_tasks, settings.clone(), options, (prefix, false));
         Ok((client, settings, nodes))
     }
 

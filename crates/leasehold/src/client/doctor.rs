@@ -90,7 +90,7 @@ impl Builder {
     /// with a lock each. `duration` is 10 ms to 24 h.
     ///
     /// The locks have random names that begin with `leasehold-doctor/`. Everything that the nodes
-    /// know of them is removed afterwards, the fences included.
+    /// know of them is removed afterwards, the fences included. No [history](Self::history) is recorded.
     ///
     /// ```no_run
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {

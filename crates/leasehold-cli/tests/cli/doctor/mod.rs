@@ -256,7 +256,7 @@ fn no_majority_is_69() {
     assert_eq!(ran.code, 2, "{}", ran.out);
 }
 
-/// The names that were measured leave nothing behind.
+/// The names that were measured leave nothing behind, no history either.
 #[test]
 fn a_measurement_removes_its_names() {
     let servers = RedisServer::start_many(3);
@@ -264,8 +264,8 @@ fn a_measurement_removes_its_names() {
     place.ok(&["init"]);
     let keys = |server: &RedisServer| server.run("DBSIZE");
     let before: Vec<_> = servers.iter().map(keys).collect();
-    let ran = examine(&place, &["doctor", "-o", "json", "--measure", "200ms"]);
-    let report = parse(&ran);
+    let measure = ["doctor", "-o", "json", "--measure", "200ms", "--history"];
+    let report = parse(&examine(&place, &measure));
     let measured = &report["measured"];
     for (pace, callers) in [("alone", 1), ("together", 16)] {
         let pace = &measured[pace];
@@ -291,7 +291,7 @@ fn a_measurement_removes_its_names() {
     assert!(table.out.contains("ROUND TRIP P50"), "{}", table.out);
     // The same in the embedded store.
     let local = Place::local();
-    let ran = examine(&local, &["doctor", "--measure", "100ms"]);
+    let ran = examine(&local, &["doctor", "--measure", "100ms", "--history"]);
     assert!(ran.out.contains("LOCKS/S"), "{} {}", ran.out, ran.err);
     let store =
         rusqlite::Connection::open(local.file("state/leasehold/locks.db")).expect("a store");
@@ -299,6 +299,11 @@ fn a_measurement_removes_its_names() {
         .query_row("SELECT count(*) FROM names", [], |row| row.get(0))
         .expect("a count");
     assert_eq!(names, 0);
+    let history = "SELECT count(*) FROM sqlite_schema WHERE name = 'history'";
+    let history: i64 = store
+        .query_row(history, [], |row| row.get(0))
+        .expect("a count");
+    assert_eq!(history, 0);
 }
 
 #[test]
