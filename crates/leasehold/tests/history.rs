@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use leasehold::node::HISTORY_ENTRIES;
-use leasehold::{Client, History, LeaseEnd, Loss, MemoryNode};
+use leasehold::{Client, History, LeaseEnd, Loss, MemoryNode, Released};
 use leasehold_testkit::setup::{LONG, fresh, lock, patient};
 use leasehold_testkit::{Deployment, Local, Memory, Redis, RedisServer};
 
@@ -96,6 +96,29 @@ async fn a_lost_lease_says_why() {
         let history = written(&client, "a").await;
         assert_eq!(history.leases[0].end, LeaseEnd::Lost(Loss::MaxHold));
         assert_eq!(history.leases.len(), 1);
+    }
+}
+
+/// Only the answers to the release tell that another client has acquired the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_taken_away_was_not_released() {
+    for keeps in [false, true] {
+        let server = [RedisServer::start()];
+        let client = fresh(&server).history().build().expect("a client");
+        let unrenewed = |options: leasehold::Options| patient(options).without_renewal();
+        let lease = client.mutex("a").with_options(unrenewed).lock().await;
+        let lease = lease.expect("a lease");
+        let token = lease.token();
+        server[0].run("FLUSHALL");
+        let other = fresh(&server).build().expect("a client");
+        let _taken = lock(&other, "a").await;
+        match keeps {
+            true => assert!(lease.release_keeping(LONG).await.is_err()),
+            false => assert_eq!(lease.release().await, Released::WasLost),
+        }
+        let history = written(&client, "a").await;
+        assert_eq!(history.leases[0].holder.token, Some(token));
+        assert_eq!(history.leases[0].end, LeaseEnd::Lost(Loss::TakenAway));
     }
 }
 
@@ -202,7 +225,7 @@ async fn a_server_without_the_permission_still_locks() {
     server[0].run("ACL SETUSER default -lpush");
     let client = fresh(&server).history().build().expect("a client");
     let released = lock(&client, "a").await.release().await;
-    assert_eq!(released, leasehold::Released::Released);
+    assert_eq!(released, Released::Released);
     client.shutdown(LONG).await;
     assert_eq!(client.history_errors().len(), 1);
 }

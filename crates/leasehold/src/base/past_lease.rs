@@ -66,14 +66,15 @@ impl LeaseEnd {
         }
     }
 
-    /// The entry with the largest rank counts, if several clients recorded the end of a lease. A client
-    /// that broke it knows more than the holder, which only notices.
+    /// The entry with the largest rank counts, if the end of a lease was recorded several times. A
+    /// client that broke it knows more than the holder, which only notices. A holder that releases a
+    /// lease may learn from the answers that it had been lost.
     fn rank(&self) -> u8 {
         match self {
             Self::Broken { by: Some(_) } => MAX_RANK,
             Self::Broken { by: None } => 3,
-            Self::Released => 2,
-            Self::Lost(_) => 1,
+            Self::Lost(_) => 2,
+            Self::Released => 1,
             Self::StillHeld | Self::Expired | Self::Unknown => 0,
         }
     }
@@ -311,6 +312,19 @@ mod tests {
             assert_eq!(merged.end, LeaseEnd::Broken { by: by.clone() }, "{order:?}");
             assert_eq!(merged.ended_at, at(5000), "{order:?}");
             assert_eq!(merged.acquired_at, at(1000), "{order:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_was_lost_was_not_released() {
+        let owner = new_owner(1_763_000_000_000_000, "");
+        let released = entry(&LeaseEnd::Released, "", (1000, 5000), &owner);
+        let lost = LeaseEnd::Lost(Loss::TakenAway);
+        let refused = entry(&lost, "", (1000, 5001), &owner);
+        for (one, other) in [(&released, &refused), (&refused, &released)] {
+            let mut merged = one.clone();
+            merged.merge(other.clone());
+            assert_eq!(merged.end, lost);
         }
     }
 

@@ -425,7 +425,7 @@ impl Lease {
         let mut ending = Ending::new(&self, End::Released);
         match broadcast.decided().await {
             Decision::Refuted => {
-                ending.lost(Loss::TakenAway);
+                self.record_taken_away(&mut ending);
                 Released::WasLost
             }
             Decision::Carried | Decision::Failed => Released::Released,
@@ -505,7 +505,7 @@ impl Lease {
             match broadcast.decided().await {
                 Decision::Carried => return Ok(()),
                 Decision::Refuted => {
-                    ending.lost(Loss::TakenAway);
+                    self.record_taken_away(&mut ending);
                     return Err(held.lost_error());
                 }
                 Decision::Failed => {}
@@ -534,6 +534,14 @@ impl Lease {
         self.held.end_turn();
         self.held.record_end(&self.core, &LeaseEnd::Released);
         Some(broadcast)
+    }
+
+    /// The nodes refused the release: the lease had been taken away. In the history, this counts more
+    /// than the release, which was recorded when it was sent.
+    fn record_taken_away(&self, ending: &mut Ending<'_>) {
+        ending.lost(Loss::TakenAway);
+        let end = LeaseEnd::of_loss(Loss::TakenAway);
+        self.held.record_end(&self.core, &end);
     }
 
     /// Runs `work` and releases the lease. If the lease is lost before, `work` is dropped.
