@@ -190,7 +190,11 @@ async fn the_oldest_entries_are_dropped() {
             lease.release().await;
         }
         let history = written(&client, "a").await;
-        assert_eq!(history.leases.len(), HISTORY_ENTRIES);
+        // A lease that was held for longer than a second, as on a machine that is stopped, has two
+        // entries.
+        let least = HISTORY_ENTRIES / 2;
+        let leases = history.leases.len();
+        assert!((least..=HISTORY_ENTRIES).contains(&leases), "{leases}");
         assert_eq!(history.leases[0].holder.token, Some(last));
     }
 }
