@@ -6,11 +6,12 @@
 //! node has a task with a bounded queue, so that a node that fails delays neither a caller nor the other
 //! nodes. No lock depends on what is written.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use crate::base::backoff::{Backoff, Pauses};
@@ -48,6 +49,8 @@ struct NodeQueue {
 struct NodeState {
     /// How many entries the node has not been sent yet.
     unsent: AtomicUsize,
+    /// No entry will be sent any more. Then the number means nothing.
+    closed: AtomicBool,
     all_sent: Notify,
     /// Why entries were not written, until one is written again.
     failure: Mutex<Option<NodeError>>,
@@ -64,12 +67,13 @@ impl NodeState {
         }
     }
 
-    /// Waits until the node has answered for every entry, with success or not.
+    /// Waits until the node has answered for every entry, with success or not, or until none will be
+    /// sent any more.
     async fn until_sent(&self) {
         loop {
             let mut all_sent = std::pin::pin!(self.all_sent.notified());
             all_sent.as_mut().enable();
-            if self.unsent.load(Ordering::Acquire) == 0 {
+            if self.closed.load(Ordering::Acquire) || self.unsent.load(Ordering::Acquire) == 0 {
                 return;
             }
             all_sent.await;
@@ -144,11 +148,13 @@ impl Recorder {
         let Some(entry) = entry else { return };
         for node in &self.nodes {
             node.state.unsent.fetch_add(1, Ordering::AcqRel);
-            if node.entries.try_send(entry.clone()).is_err() {
-                node.state.sent(1);
-                let why = "entries come faster than the node stores them";
-                *node.state.failure() = Some(NodeError::unavailable(why));
-            }
+            let why = match node.entries.try_send(entry.clone()) {
+                Ok(()) => continue,
+                Err(TrySendError::Full(_)) => "entries come faster than the node stores them",
+                Err(TrySendError::Closed(_)) => "the runtime that records them has ended",
+            };
+            node.state.sent(1);
+            *node.state.failure() = Some(NodeError::unavailable(why));
         }
     }
 
@@ -219,7 +225,7 @@ struct Writer {
 impl Drop for Writer {
     /// The runtime has ended, or all entries are written: no call waits for more.
     fn drop(&mut self) {
-        self.state.unsent.store(0, Ordering::Release);
+        self.state.closed.store(true, Ordering::Release);
         self.state.all_sent.notify_waiters();
     }
 }
@@ -264,4 +270,44 @@ fn may_pass(error: &NodeError) -> bool {
             | NodeError::Unanswered
     );
     unanswered || error.is_passing()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::holder::new_owner;
+    use crate::node::memory::MemoryNode;
+
+    /// A limit for what takes no time.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap()
+    }
+
+    fn is_all_sent(recorder: &Recorder) -> bool {
+        let waiting = async { tokio::time::timeout(LONG, recorder.all_sent()).await };
+        runtime().block_on(waiting).is_ok()
+    }
+
+    #[test]
+    fn entries_after_the_end_of_the_runtime_are_not_waited_for() {
+        let nodes = [Arc::new(MemoryNode::new("a")) as Arc<dyn Node>];
+        let first = runtime();
+        let clock = Clock::default();
+        let recorder = first.block_on(async { Recorder::start(&nodes, &clock, 1) });
+        // One call has counted its entry, and has not queued it yet.
+        let state = &recorder.nodes[0].state;
+        state.unsent.fetch_add(1, Ordering::AcqRel);
+        drop(first);
+        state.sent(1);
+        assert!(is_all_sent(&recorder));
+        let name = Name::new("x").unwrap();
+        let claim = Claim::new(name, new_owner(16, ""), 16, Duration::from_secs(1));
+        recorder.record_end(&claim, 16, &LeaseEnd::Released);
+        assert!(is_all_sent(&recorder));
+        let why = recorder.failures().next().flatten().unwrap().to_string();
+        assert!(why.contains("has ended"), "{why}");
+    }
 }
