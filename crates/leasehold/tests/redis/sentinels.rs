@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::node::Vote;
-use leasehold::{Builder, Client, Lease, NodeOutcome, Options, Released};
+use leasehold::{Builder, Client, Error, Lease, NodeOutcome, Options, Released};
 use leasehold_testkit::SentinelService;
 use leasehold_testkit::setup::{LONG, eventually, in_line, lease_of, lock, patient, until};
 
@@ -47,6 +47,23 @@ async fn a_service_that_no_sentinel_knows() {
         error.contains("do not know a service called `other`"),
         "{error}"
     );
+}
+
+/// Two sentinels are dead, and the third has lost its configuration: a passing fault, and no reason
+/// to give up.
+#[tokio::test]
+async fn a_sentinel_that_has_lost_its_configuration() {
+    let mut service = SentinelService::start(0);
+    service.sentinels[0].run("SENTINEL REMOVE locks");
+    for sentinel in &mut service.sentinels[1..] {
+        sentinel.kill();
+    }
+    let connected = Client::builder().node(service.url()).connect().await;
+    let error = connected.expect_err("no master is known");
+    assert!(matches!(error, Error::NoMajority(_)), "{error}");
+    let error = error.to_string();
+    assert!(error.contains("it does not know the service"), "{error}");
+    assert!(error.contains("refused"), "{error}");
 }
 
 /// `redis://` with the address of a sentinel is a likely mistake.

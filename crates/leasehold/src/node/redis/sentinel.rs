@@ -59,6 +59,25 @@ pub(super) enum Answer {
     Failed(NodeError),
 }
 
+impl Answer {
+    /// The sentinel works, and names no master to this client.
+    fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::Unknown | Self::Failed(NodeError::WrongPassword | NodeError::NoPermission { .. })
+        )
+    }
+
+    /// The sentinel could not be asked, and may be later.
+    fn may_change(&self) -> bool {
+        match self {
+            Self::Failed(NodeError::Refused { .. } | NodeError::Protocol { .. }) => false,
+            Self::Failed(error) => !error.is_permanent(),
+            Self::Knows(_) | Self::Unknown => false,
+        }
+    }
+}
+
 impl Service {
     /// Where the master is, and how to connect to it.
     ///
@@ -147,49 +166,40 @@ impl Service {
         self.master.clone().set_addr(addr)
     }
 
-    /// Why no sentinel named a master. If all that answered do not know the service, or refuse this
-    /// client, a retry does not help.
+    /// Why no sentinel named a master. A retry does not help if most of the sentinels do not know the
+    /// service or refuse this client, or if none of the others may answer later. A sentinel that a
+    /// network partition has cut off, or that has lost its configuration, says little.
     fn not_found(&self, answers: &[(String, Answer)]) -> NodeError {
-        let unknown = |(_, answer): &&(String, Answer)| *answer == Answer::Unknown;
-        let unknown: Vec<_> = answers
+        let refusals = answers.iter().filter(|(_, answer)| answer.is_refusal());
+        let refusals = refusals.count();
+        let may_change = answers.iter().any(|(_, answer)| answer.may_change());
+        let says = |(at, answer): &(String, Answer)| match answer {
+            Answer::Unknown => format!("{at}: it does not know the service"),
+            Answer::Failed(error) => format!("{at}: {error}"),
+            Answer::Knows(_) => format!("{at}: no answer"),
+        };
+        let all = answers.iter().map(says).collect::<Vec<_>>().join("; ");
+        if refusals == 0 || may_change && refusals < majority(answers.len()) {
+            let why = format!("no sentinel names the master of `{}` ({all})", self.name);
+            return NodeError::Unreachable { why };
+        }
+        let unknown = answers
             .iter()
-            .filter(unknown)
-            .map(|(at, _)| &**at)
-            .collect();
-        if !unknown.is_empty() {
-            let why = format!(
+            .filter(|(_, answer)| *answer == Answer::Unknown);
+        let unknown: Vec<_> = unknown.map(|(at, _)| &**at).collect();
+        let why = match unknown.is_empty() {
+            true => format!(
+                "the sentinels refuse this client ({all}); their own user and password are \
+                 `?sentinel_user=…&sentinel_pass=…` in the URL"
+            ),
+            false => format!(
                 "the sentinels ({}) do not know a service called `{}`; check its name: it is the one \
                  in `sentinel monitor`",
                 unknown.join(", "),
                 self.name
-            );
-            return NodeError::Unusable { why };
-        }
-        let failures = answers.iter().map(|(at, answer)| match answer {
-            Answer::Failed(error) => format!("{at}: {error}"),
-            _ => format!("{at}: no answer"),
-        });
-        let why = failures.collect::<Vec<_>>().join("; ");
-        let refused = |(_, answer): &(String, Answer)| match answer {
-            Answer::Failed(error) => {
-                matches!(
-                    error,
-                    NodeError::WrongPassword | NodeError::NoPermission { .. }
-                )
-            }
-            _ => false,
+            ),
         };
-        match answers.iter().any(refused) {
-            true => NodeError::Unusable {
-                why: format!(
-                    "a sentinel refuses this client ({why}); the sentinels' own user and password are \
-                     `?sentinel_user=…&sentinel_pass=…` in the URL"
-                ),
-            },
-            false => NodeError::Unreachable {
-                why: format!("no sentinel answers ({why})"),
-            },
-        }
+        NodeError::Unusable { why }
     }
 }
 

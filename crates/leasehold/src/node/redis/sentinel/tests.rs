@@ -2,8 +2,10 @@ use redis::Value;
 
 use super::*;
 
+const SECOND: Duration = Duration::from_secs(1);
+
 fn service(url: &str) -> Result<Service, String> {
-    Service::parse(url, Duration::from_secs(1))
+    Service::parse(url, SECOND)
 }
 
 #[test]
@@ -165,4 +167,61 @@ fn answers_that_name_no_master() {
     assert!(matches!(read(&[Value::Nil]), Answer::Failed(_)));
     // Without permission for SENTINEL MASTER, the address alone is enough.
     assert_eq!(opinion(("a", "1"), &[]).epoch, 0);
+}
+
+/// A network partition may leave a client with the one sentinel that has lost its configuration.
+#[test]
+fn a_minority_that_refuses_is_not_the_last_word() {
+    let unreachable = || Answer::Failed(NodeError::unreachable("refused"));
+    let silent = || Answer::Failed(NodeError::TimedOut { after: SECOND });
+    let password = || Answer::Failed(NodeError::WrongPassword);
+    let other = || {
+        let why = "not a sentinel".into();
+        Answer::Failed(NodeError::Refused { why })
+    };
+    for (answers, is_permanent, says) in [
+        (vec![silent(), unreachable()], false, "b: not connected"),
+        (vec![Answer::Unknown], true, "do not know a service"),
+        (
+            vec![Answer::Unknown, silent(), silent()],
+            false,
+            "a: it does not know",
+        ),
+        (
+            vec![unreachable(), Answer::Unknown],
+            false,
+            "b: it does not know",
+        ),
+        (
+            vec![Answer::Unknown, Answer::Unknown, silent()],
+            true,
+            "sentinels (a, b)",
+        ),
+        (
+            vec![Answer::Unknown, other(), other()],
+            true,
+            "sentinels (a)",
+        ),
+        (
+            vec![password(), silent(), unreachable()],
+            false,
+            "a: authentication",
+        ),
+        (
+            vec![password(), password(), silent()],
+            true,
+            "sentinel_user",
+        ),
+        (vec![password(), other()], true, "sentinel_user"),
+        (vec![other(), other()], false, "not a sentinel"),
+    ] {
+        let answers: Vec<_> = ["a", "b", "c"]
+            .map(str::to_owned)
+            .into_iter()
+            .zip(answers)
+            .collect();
+        let error = service("redis+sentinel://a/x").unwrap().not_found(&answers);
+        assert_eq!(error.is_permanent(), is_permanent, "{answers:?}: {error}");
+        assert!(error.to_string().contains(says), "{answers:?}: {error}");
+    }
 }
