@@ -1,7 +1,9 @@
 //! Finds the master of a service that sentinels watch.
 //!
 //! All sentinels are asked at once, for each connection that is opened. A sentinel that is dead, slow,
-//! or does not know the service costs nothing as long as others answer. Where sentinels disagree, the
+//! or does not know the service is ignored if another one knows it. While a majority names a master,
+//! silent sentinels cost nothing; otherwise, each connection waits for them for up to half of the
+//! connect timeout, because one of them may have a newer configuration. Where sentinels disagree, the
 //! one with the newest configuration counts: its epoch grows with each failover. A master that a
 //! sentinel takes to be down is not used on the word of that sentinel.
 //!
@@ -24,7 +26,7 @@ use super::tls::TlsClient;
 use crate::base::name::shown;
 use crate::node::{NodeError, majority};
 
-/// When a majority of the sentinels has answered, the others have this long left.
+/// When a majority of the sentinels has named a master, the others have this long left.
 const STRAGGLERS: Duration = Duration::from_millis(20);
 
 /// A service, and the sentinels that watch it.
