@@ -100,7 +100,7 @@ async fn waiters_get_their_turn_after_a_failover() {
 }
 
 /// A lease that was granted before a failover is not renewed after it: the promoted server cannot
-/// tell whether it has all that its predecessor granted. The holder is told.
+/// tell whether it has all that its predecessor granted. The holder is notified.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_ends_with_its_master() {
     let mut service = SentinelService::start(1);
@@ -114,16 +114,16 @@ async fn a_lease_ends_with_its_master() {
         service.promoted(old)
     });
     let lost = tokio::time::timeout(LONG, lease.lost()).await;
-    assert!(lost.is_ok(), "the holder is not told");
+    assert!(lost.is_ok(), "the holder is not notified");
     let next = eventually("a lease", async || mutex.lock().await.ok()).await;
     assert!(next.token() > lease.token());
     assert!(service.servers[new].get(b"x").is_some());
 }
 
-/// A master that stands still is replaced. When it goes on, it still takes itself for the master, and
-/// a connection that was idle meanwhile still leads there until the sentinels have demoted it.
+/// A master that is stopped is replaced. When it continues, it still acts as master, and a connection
+/// that was idle meanwhile still leads there until the sentinels have demoted it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_stood_still_is_not_used_after_its_demotion() {
+async fn a_master_that_was_stopped_is_not_used_after_its_demotion() {
     let mut service = SentinelService::start(1);
     let client = client(&service.url()).await;
     let _ = lock(&client, "x").await.release().await;
@@ -139,7 +139,7 @@ async fn a_master_that_stood_still_is_not_used_after_its_demotion() {
     assert_eq!(lease.release().await, Released::Released);
 }
 
-/// Long, so that a machine that stands still for a while does not let it end too early.
+/// Long, so that a machine that is stopped for a while does not let it end too early.
 const GUARD: Duration = Duration::from_secs(15);
 
 /// A client of the service whose leases are as long as the guard allows.
