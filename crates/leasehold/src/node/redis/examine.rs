@@ -53,6 +53,8 @@ pub(crate) async fn examine(
     target: &Target,
     settings: &NodeSettings,
 ) -> Result<ServerFacts, NodeError> {
+    // One report is about one server.
+    let target = &target.found().await?;
     let address = target.address().await?;
     let probe = Probe::open(target, settings).await?;
     let started = probe.clock.now();
@@ -99,6 +101,7 @@ pub(crate) async fn glance(
     target: &Target,
     settings: &NodeSettings,
 ) -> Result<NodeFacts, NodeError> {
+    let target = &target.found().await?;
     let probe = Probe::open(target, settings).await?;
     let info = probe.info().await?;
     let time = probe.time().await.ok();

@@ -37,6 +37,9 @@ pub(super) enum Place {
     Fixed(Box<ConnectionInfo>),
     /// Where the sentinels say. It is asked for again for each connection.
     Service(Arc<Service>),
+    /// Where the sentinels said once.
+    #[cfg(feature = "doctor")]
+    Found(Box<ConnectionInfo>, Arc<Service>),
 }
 
 /// What a server can send over a connection.
@@ -163,7 +166,19 @@ impl Target {
 
     /// Whether another server may answer later, after a failover.
     pub(super) fn follows_failovers(&self) -> bool {
-        matches!(self.place, Place::Service(_))
+        !matches!(self.place, Place::Fixed(_))
+    }
+
+    /// The server that the sentinels name now, also after a failover: several connections then lead to
+    /// the same server.
+    #[cfg(feature = "doctor")]
+    pub(super) async fn found(&self) -> Result<Self, NodeError> {
+        let mut found = self.clone();
+        if let Place::Service(service) = &self.place {
+            let master = self.find().await?.into_owned();
+            found.place = Place::Found(Box::new(master), Arc::clone(service));
+        }
+        Ok(found)
     }
 
     /// Where the server is now.
@@ -174,6 +189,8 @@ impl Target {
                 let master = service.find_master(&self.tls).await?;
                 Ok(Cow::Owned(master))
             }
+            #[cfg(feature = "doctor")]
+            Place::Found(info, _) => Ok(Cow::Borrowed(info)),
         }
     }
 
@@ -199,6 +216,8 @@ impl Target {
         match &self.place {
             Place::Fixed(_) => Ok(()),
             Place::Service(service) => service.verify(info.addr(), connection).await,
+            #[cfg(feature = "doctor")]
+            Place::Found(_, service) => service.verify(info.addr(), connection).await,
         }
     }
 

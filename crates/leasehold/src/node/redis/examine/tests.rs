@@ -1,4 +1,8 @@
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::sync::Arc;
+
+use leasehold_testkit::RedisServer;
 
 use super::*;
 use crate::node::rules::Constants;
@@ -24,7 +28,7 @@ fn settings(connect_timeout: Duration) -> NodeSettings {
 #[cfg(feature = "tls")]
 #[tokio::test]
 async fn a_server_that_sends_no_certificate_is_not_waited_for() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let target = Target::parse(
         &format!("rediss://127.0.0.1:{port}"),
@@ -39,4 +43,58 @@ async fn a_server_that_sends_no_certificate_is_not_waited_for() {
     let answer = tokio::time::timeout(Duration::from_secs(60), asking).await;
     let why = answer.expect("it gives up").expect("it uses TLS");
     assert_eq!(why.unwrap_err(), "no answer within 50ms");
+}
+
+/// Starts a sentinel that answers over one connection, and is not there afterwards.
+fn sentinel_that_answers_once(master: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let address = format!(
+        "*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{master}\r\n",
+        master.to_string().len()
+    );
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        drop(listener);
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let mut line = move || lines.next().and_then(Result::ok);
+        while let Some(count) = line() {
+            // The length of each word is in front of it.
+            let count = count[1..].parse::<usize>().unwrap();
+            let words: Vec<_> = (0..count)
+                .filter_map(|_| line().and_then(|_| line()))
+                .collect();
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            let reply = match words[..] {
+                ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", _] => &*address,
+                ["SENTINEL", ..] => "-NOPERM no\r\n",
+                _ => "+OK\r\n",
+            };
+            stream.write_all(reply.as_bytes()).unwrap();
+        }
+    });
+    port
+}
+
+/// A failover in between must not mix two servers in one report.
+#[tokio::test]
+async fn the_sentinels_are_asked_once() {
+    let server = RedisServer::start();
+    let settings = settings(Duration::from_secs(10));
+    for glances in [false, true] {
+        let sentinel = sentinel_that_answers_once(server.port());
+        let url = format!("redis+sentinel://127.0.0.1:{sentinel}/locks");
+        let target = Target::parse(&url, &settings).unwrap();
+        if glances {
+            let facts = glance(&target, &settings).await.unwrap();
+            assert!(facts.votes_in.is_some());
+            continue;
+        }
+        let facts = examine(&target, &settings).await.unwrap();
+        let port = server.port();
+        let host = "127.0.0.1".to_owned();
+        assert_eq!(facts.address, Address::Tcp { host, port });
+        assert!(facts.record.is_some());
+        assert!(facts.locks.is_ok(), "{:?}", facts.locks);
+    }
 }
