@@ -20,7 +20,10 @@ pub enum News {
 
 impl News {
     /// Writes the news for messages: a letter, and the number of the permit if there is one.
-    #[cfg_attr(not(feature = "local"), expect(dead_code))]
+    #[cfg_attr(
+        not(any(feature = "local", all(feature = "redis", feature = "doctor"))),
+        expect(dead_code)
+    )]
     pub(crate) fn to_text(self) -> String {
         match self {
             Self::YourTurn => "T".to_owned(),

@@ -138,6 +138,15 @@ impl Bells {
         }
     }
 
+    /// The message that tells this claim to ask again.
+    #[cfg(feature = "doctor")]
+    pub(super) fn message(claim: &Claim) -> Vec<u8> {
+        let owner = claim.owner();
+        let prefix = owner.get(..OWNER_PREFIX).unwrap_or(owner);
+        let letter = News::AskAgain.to_text();
+        [letter.as_bytes(), prefix, b" ", claim.name().as_bytes()].concat()
+    }
+
     /// Records whether the server can notify this node's waiters. All waiters send WAIT again: this
     /// gives the server their current address, and tells them what they may have missed.
     fn set_subscribed(&self, subscribed: bool) {

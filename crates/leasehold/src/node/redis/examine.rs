@@ -2,21 +2,24 @@
 //! no key.
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redis::{ConnectionAddr, Pipeline, Value};
 
+use super::bells::Bells;
 use super::connection::Connection;
 use super::reply::{bytes, server_error};
 use super::session::Keys;
 use super::target::{Pushes, Target};
 use super::{init, scripts, survey};
 use crate::base::clock::Clock;
+use crate::base::holder::Secrets;
 use crate::base::name::{Name, shown};
 use crate::doctor::facts::{Address, ClockSample, Locks, ServerFacts, Slow};
 use crate::doctor::{Info, NodeFacts, name_and_version};
-use crate::node::{NodeError, NodeSettings};
+use crate::node::{Claim, Listener, Mode, News, NodeError, NodeSettings, Notifier};
 
 /// The time between the two looks at counters and clocks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -27,6 +30,10 @@ const ROUND_TRIPS_WITHIN: Duration = Duration::from_secs(3);
 const CLOCK_READS: usize = 5;
 /// How long a listing of the locks may take.
 const LISTING_WITHIN: Duration = Duration::from_secs(5);
+/// How long a notification may take to arrive after it was sent.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How far back entries of the slow log count.
 const SLOW_WITHIN_S: u64 = 3600;
 /// The settings to read. The names are those of Redis 5 and later.
@@ -39,11 +46,22 @@ const SETTINGS: [&str; 4] = [
 /// A script that does nothing.
 const NOTHING: &str = "return 1";
 
+/// Whether a notification has arrived.
+#[derive(Default)]
+struct Heard(AtomicBool);
+
+impl Listener for Heard {
+    fn notified(&self, _: usize, _: News) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// A connection to examine a server.
 struct Probe<'t> {
     target: &'t Target,
     connection: Connection,
     pushes: Pushes,
+    bells: Arc<Bells>,
     timeout: Duration,
     clock: Clock,
 }
@@ -64,7 +82,7 @@ pub(crate) async fn examine(
     let user = probe.user().await?;
     let denied = probe.denied(settings).await?;
     let scripts = probe.scripts(&Keys::new(&settings.prefix)).await?;
-    let push = probe.push().await?;
+    let push = probe.push(ARRIVES_WITHIN).await?;
     let slow = probe.slow().await?;
     let record = init::on_record(target.clone(), settings).await.ok();
     let locks = probe.locks(settings).await;
@@ -198,13 +216,16 @@ impl Target {
 impl<'t> Probe<'t> {
     async fn open(target: &'t Target, settings: &NodeSettings) -> Result<Self, NodeError> {
         let timeout = settings.connect_timeout;
-        let opening = tokio::time::timeout(timeout, target.open_pushing(Weak::new())).await;
+        let bells = Arc::new(Bells::new());
+        let opening = target.open_pushing(Arc::downgrade(&bells));
+        let opening = tokio::time::timeout(timeout, opening).await;
         let timed_out = NodeError::TimedOut { after: timeout };
         let (connection, pushes) = opening.unwrap_or(Err(timed_out))?;
         Ok(Self {
             target,
             connection,
             pushes,
+            bells,
             timeout,
             clock: settings.clock.clone(),
         })
@@ -388,12 +409,12 @@ impl<'t> Probe<'t> {
         })
     }
 
-    /// Whether a notification arrives: subscribes on a connection of its own, and publishes to itself.
-    async fn push(&self) -> Result<Result<(), String>, NodeError> {
+    /// Whether a notification arrives: subscribes as a waiter does, and publishes to itself.
+    async fn push(&self, within: Duration) -> Result<Result<(), String>, NodeError> {
         if self.pushes == Pushes::Never {
             return Ok(Err("the server does not speak RESP3".into()));
         }
-        let channel = format!("leasehold:bell:doctor:{:016x}", fastrand::u64(..));
+        let channel = self.bells.channel();
         let subscribing = self.connection.subscribe(&channel);
         let subscribed = tokio::time::timeout(self.timeout, subscribing).await;
         match subscribed.map_err(|_| NodeError::TimedOut {
@@ -405,15 +426,37 @@ impl<'t> Probe<'t> {
             Some(_) => return Ok(Err("SUBSCRIBE is not answered as expected".into())),
             None => {}
         }
-        let published = self.ask(&["PUBLISH", &channel, "x"]).await?;
-        Ok(match published {
-            Value::Int(1) => Ok(()),
-            Value::Int(count) => Err(format!(
-                "PUBLISH reached {count} subscribers instead of one"
-            )),
-            Value::ServerError(error) => Err(format!("PUBLISH is refused: {}", said(&error))),
-            _ => Err("PUBLISH is not answered as expected".into()),
-        })
+        let name = Name::new("leasehold-doctor").map_err(|_| NodeError::Unanswered)?;
+        let owner = Secrets::default().new_owner(Mode::Exclusive, 1, "");
+        let claim = Claim::new(name, owner, 1, within);
+        let heard = Arc::new(Heard::default());
+        let notifier = Notifier::new(Arc::clone(&heard) as Arc<dyn Listener>, 0);
+        let _watch = self.bells.watch(&claim, &notifier);
+        let mut publish = Pipeline::new();
+        let command = publish.cmd("PUBLISH").arg(&channel);
+        command.arg(Bells::message(&claim));
+        match self.exchange(&publish).await?.first() {
+            Some(Value::Int(1)) => {}
+            Some(Value::Int(count)) => {
+                let why = format!("PUBLISH reached {count} subscribers instead of one");
+                return Ok(Err(why));
+            }
+            Some(Value::ServerError(error)) => {
+                return Ok(Err(format!("PUBLISH is refused: {}", said(error))));
+            }
+            _ => return Ok(Err("PUBLISH is not answered as expected".into())),
+        }
+        let end = self.clock.now() + within;
+        while !heard.0.load(Ordering::Acquire) {
+            if self.clock.now() >= end {
+                let why = format!("a notification that was sent did not arrive within {within:?}");
+                return Ok(Err(why));
+            }
+            self.clock.sleep(LOOK_EVERY).await;
+            // The connection reads what has arrived when it waits for a reply.
+            self.ask(&["TIME"]).await?;
+        }
+        Ok(Ok(()))
     }
 
     /// The slowest command of the last hour.

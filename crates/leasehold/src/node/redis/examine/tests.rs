@@ -1,5 +1,5 @@
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
 use leasehold_testkit::RedisServer;
@@ -96,5 +96,57 @@ async fn the_sentinels_are_asked_once() {
         assert_eq!(facts.address, Address::Tcp { host, port });
         assert!(facts.record.is_some());
         assert!(facts.locks.is_ok(), "{:?}", facts.locks);
+    }
+}
+
+/// Starts a proxy that keeps messages to subscribers to itself.
+fn proxy_without_messages(server: u16) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(("127.0.0.1", server)).unwrap();
+        let (mut requests, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut requests, &mut to));
+        let (mut replies, mut client) = (BufReader::new(server), client);
+        let mut lines = |count| -> Vec<u8> {
+            let mut text = Vec::new();
+            (0..count).for_each(|_| drop(replies.read_until(b'\n', &mut text).unwrap()));
+            text
+        };
+        loop {
+            let mut text = lines(1);
+            if text == b">3\r\n" {
+                text.extend(lines(2));
+                if text.ends_with(b"\r\nmessage\r\n") {
+                    lines(4);
+                    continue;
+                }
+            }
+            if text.is_empty() || client.write_all(&text).is_err() {
+                return;
+            }
+        }
+    });
+    port
+}
+
+/// PUBLISH reaches a subscriber, which need not mean that the subscriber notices.
+#[tokio::test]
+async fn a_notification_must_arrive() {
+    const LONG: Duration = Duration::from_secs(60);
+    let server = RedisServer::start();
+    let settings = settings(LONG);
+    let through = proxy_without_messages(server.port());
+    for (port, within, arrives) in [
+        (server.port(), LONG, true),
+        (through, Duration::from_millis(50), false),
+    ] {
+        let target = Target::parse(&format!("redis://127.0.0.1:{port}"), &settings).unwrap();
+        let probe = Probe::open(&target, &settings).await.unwrap();
+        let push = probe.push(within).await.unwrap();
+        assert_eq!(push.is_ok(), arrives, "{push:?}");
+        let why = push.err().unwrap_or_default();
+        assert_eq!(why.contains("did not arrive"), !arrives, "{why}");
     }
 }
