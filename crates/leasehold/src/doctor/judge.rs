@@ -503,7 +503,7 @@ fn clock(server: &ServerFacts, context: &Context) -> Verdict {
     if deviation > CLOCK_STEP_US {
         return fail(
             format!(
-                "the clock was off by {signed_ms:+.1} ms after {over:.1?}: it jumped or stands still"
+                "the clock was off by {signed_ms:+.1} ms after {over:.1?}: it jumped or has stopped"
             ),
             "slew the clock instead of stepping it (chrony, systemd-timesyncd); check the machine's clock \
              source",
@@ -766,17 +766,17 @@ fn leftovers(server: &ServerFacts, context: &Context) -> Verdict {
         }
     };
     if !locks.endless.is_empty() {
-        let name = &locks.endless[0];
+        let name = quoted(&locks.endless[0]);
         return warn(
             format!("locks without a TTL: {}", names(locks.endless.clone())),
             format!(
-                "let the program that takes them set a TTL; `leasehold show {name}` shows the holder, and \
-                 `leasehold break {name}` releases it"
+                "let the program that takes them set a TTL; `leasehold show {name}` shows the holder, \
+                 and `leasehold break {name}` releases it"
             ),
         );
     }
     if !locks.long.is_empty() {
-        let name = &locks.long[0].0;
+        let name = quoted(&locks.long[0].0);
         let long = locks
             .long
             .iter()
@@ -797,6 +797,16 @@ fn leftovers(server: &ServerFacts, context: &Context) -> Verdict {
         1 => "1 lock, which expires".to_owned(),
         count => format!("{count} locks, all of which expire"),
     })
+}
+
+/// A name in a command to copy: any client can choose the names of its locks.
+fn quoted(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
+    match name.chars().all(is_plain) && !name.starts_with('-') && !name.is_empty() {
+        true => name.to_owned(),
+        // Within single quotes only the single quote is special.
+        false => format!("-- '{}'", name.replace('\'', r"'\''")),
+    }
 }
 
 /// A number of bytes, as the server's settings write it.

@@ -466,6 +466,37 @@ fn faults_of_one_server() {
     assert_eq!(found.status, Warn, "{found:?}");
 }
 
+/// Any client can choose the names of its locks.
+#[test]
+fn names_in_commands_are_quoted() {
+    for (name, command) in [
+        ("orders/42", "leasehold show orders/42`"),
+        ("x; rm -rf ~", "leasehold show -- 'x; rm -rf ~'`"),
+        ("it's $(reboot)", r"leasehold show -- 'it'\''s $(reboot)'`"),
+        ("--help", "leasehold show -- '--help'`"),
+    ] {
+        let long = vec![(name.to_owned(), Duration::from_secs(86_400))];
+        for (endless, long) in [(vec![name.to_owned()], Vec::new()), (Vec::new(), long)] {
+            let found = with(Check::Leftovers, |server| {
+                server.locks = Ok(Locks {
+                    count: 1,
+                    endless: endless.clone(),
+                    long,
+                });
+            });
+            assert!(found.remedy.contains(command), "{}", found.remedy);
+            let breaks = command.replace("show", "break");
+            let is_endless = !endless.is_empty();
+            assert_eq!(
+                found.remedy.contains(&breaks),
+                is_endless,
+                "{}",
+                found.remedy
+            );
+        }
+    }
+}
+
 /// A server of three, with an identity of its own.
 fn member(number: usize) -> ServerFacts {
     let mut server = healthy();

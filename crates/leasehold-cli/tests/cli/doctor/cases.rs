@@ -108,12 +108,12 @@ cases! {
     new_servers: "restart" "warn" "the node votes in" => {
         Patient::new(RedisServer::start_many(3)).args(&["--restart-guard", "10m"])
     };
-    a_clock_that_stands_still: "clock" "fail" "jumped or stands still" => {
+    a_clock_that_has_stopped: "clock" "fail" "jumped or has stopped" => {
         let (server, clock) = RedisServer::start_frozen(unix_us(), &[]);
         Patient::new(vec![server]).holding(clock)
     };
     clocks_that_differ: "clock" "fail" " behind 127.0.0.1:" => {
-        // Both stand still, which is not what this is about: they are also an hour apart.
+        // Both are stopped, which is not what this is about: they are also an hour apart.
         let (one, clock) = RedisServer::start_frozen(unix_us(), &[]);
         let (other, wrong) = RedisServer::start_frozen(unix_us() + 3_600_000_000, &[]);
         Patient::new(vec![one, other]).holding((clock, wrong))
