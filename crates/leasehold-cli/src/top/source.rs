@@ -1,7 +1,8 @@
 //! Reads locks and nodes in the background, and breaks locks. What it finds goes to the screen.
 //!
-//! Reading writes nothing: the client never sends a claim, and so it never makes a handshake, which
-//! would record an epoch. A lock is broken by a client of its own.
+//! Reading writes nothing to a server: the client never sends a claim, and so it never makes a
+//! handshake, which would record an epoch. (Opening an embedded store may do that.) A lock is broken by
+//! a client of its own.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -18,7 +18,9 @@ use crate::node::{Node, NodeError, NodeSettings};
 impl Builder {
     /// Examines the nodes: reachability, permissions, settings, clocks, latency, records and more.
     /// [`Check`](crate::doctor::Check) lists all checks. Takes one to a few seconds, changes no
-    /// key, and records nothing.
+    /// key of a server, and records nothing there. An embedded store that exists is opened as by any
+    /// client: after a reboot, that records the beginning of an epoch, and it creates the tables of an
+    /// empty file.
     ///
     /// The [options](Self::options) of the client matter: a request must be answered within a time
     /// that follows from the TTL.
@@ -58,7 +60,7 @@ impl Builder {
     }
 
     /// Returns the state of each node at a glance: role, version, epoch, when it votes, its clock
-    /// and its latency. Changes nothing.
+    /// and its latency. Changes no more than [`doctor`](Self::doctor).
     ///
     /// ```no_run
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {

@@ -1,4 +1,5 @@
-//! Reads what [`doctor`](crate::doctor) wants to know of a store. Creates none.
+//! Reads what [`doctor`](crate::doctor) wants to know of a store. Creates no file. A store that exists is
+//! opened as by any client: that may begin an epoch, and creates the tables of an empty file.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
