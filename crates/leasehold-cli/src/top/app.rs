@@ -109,8 +109,10 @@ pub(super) struct App {
     pub(super) renewals: Renewals,
     /// When the locks were read.
     pub(super) read_at: Option<Instant>,
-    /// Why the last refresh failed.
-    pub(super) failure: Vec<String>,
+    /// Why the locks could not be read in the last refresh.
+    locks_failure: Vec<String>,
+    /// Why the states of the nodes could not be read: those that are shown are older.
+    nodes_failure: Vec<String>,
     /// The nodes that did not list their locks, and why.
     pub(super) missing: Vec<(String, String)>,
     pub(super) order: Order,
@@ -136,7 +138,8 @@ impl App {
             nodes: Vec::new(),
             renewals: Renewals::default(),
             read_at: None,
-            failure: Vec::new(),
+            locks_failure: Vec::new(),
+            nodes_failure: Vec::new(),
             missing: Vec::new(),
             order: Order::Age,
             is_reversed: false,
@@ -180,15 +183,24 @@ impl App {
         let missing = self.missing.iter();
         let missing = missing.filter(|(node, _)| !is_shown_down(node));
         let missing = missing.map(|(node, why)| format!("{node} did not list its locks ({why})"));
-        self.failure.iter().cloned().chain(missing).collect()
+        let mut problems = self.locks_failure.clone();
+        // Both fail for the same reason if the configuration cannot be read.
+        if self.nodes_failure != problems {
+            problems.extend_from_slice(&self.nodes_failure);
+        }
+        problems.extend(missing);
+        problems
     }
 
     pub(super) fn update(&mut self, update: Update) {
         match update {
             Update::Locks(Ok(locks)) => self.take_locks(locks),
-            Update::Locks(Err(why)) => self.failure = lines(&why),
-            Update::Nodes(Ok(nodes)) => self.nodes = nodes,
-            Update::Nodes(Err(why)) => self.failure = lines(&why),
+            Update::Locks(Err(why)) => self.locks_failure = lines(&why),
+            Update::Nodes(Ok(nodes)) => {
+                self.nodes = nodes;
+                self.nodes_failure.clear();
+            }
+            Update::Nodes(Err(why)) => self.nodes_failure = lines(&why),
             Update::Broken(result) => {
                 self.is_busy = false;
                 let messages = result.unwrap_or_else(|why| vec![why]);
@@ -202,7 +214,7 @@ impl App {
         let selected = self.selected().map(|row| row.key().clone());
         self.rows = locks.rows;
         self.read_at = Some(locks.at);
-        self.failure.clear();
+        self.locks_failure.clear();
         self.missing = locks.missing;
         self.arrange(selected.as_ref());
         if let Mode::Details(details) = &mut self.mode {

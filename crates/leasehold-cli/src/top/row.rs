@@ -161,6 +161,9 @@ impl Order {
     }
 }
 
+/// How many characters of a filter count. A name has at most 1024 bytes.
+const MAX_FILTER: usize = 1024;
+
 /// Which locks are shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filter {
@@ -171,7 +174,11 @@ pub(super) struct Filter {
 
 impl Filter {
     pub(super) fn new(text: impl Into<String>) -> Self {
-        let text = text.into();
+        let mut text = text.into();
+        // A large text that was pasted would make each key and each frame slow.
+        if let Some((end, _)) = text.char_indices().nth(MAX_FILTER) {
+            text.truncate(end);
+        }
         let is_pattern = text.contains(['*', '?']);
         Self {
             pattern: is_pattern.then(|| WildMatch::new(&text)),

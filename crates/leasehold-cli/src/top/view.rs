@@ -10,7 +10,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table};
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::app::{App, Mode};
 use super::columns::{Column, MIN_HEIGHT, MIN_WIDTH, columns};
@@ -255,10 +255,7 @@ fn footer(app: &App, theme: Theme, width: usize) -> Paragraph<'static> {
     let filter = visible(app.filter.text());
     if let Mode::Filter = app.mode {
         // The end of a long text is what the user types.
-        let mut text = format!("/{filter}");
-        while text.width() + 1 > width {
-            text.remove(0);
-        }
+        let text = last(&format!("/{filter}"), width.saturating_sub(1)).to_owned();
         let cursor = Span::styled(" ", theme.selected());
         return Paragraph::new(Line::from(vec![Span::raw(text), cursor]));
     }
@@ -274,6 +271,18 @@ fn footer(app: &App, theme: Theme, width: usize) -> Paragraph<'static> {
     text +=
         &format!("?:help q:quit s:sort ({order}{reversed}) /:filter Enter:details b:break p:pause");
     Paragraph::new(fit(&text, width).into_owned())
+}
+
+/// The end of a text, as far as it fits.
+fn last(text: &str, width: usize) -> &str {
+    let (mut start, mut left) = (text.len(), width);
+    for (at, c) in text.char_indices().rev() {
+        let Some(rest) = left.checked_sub(c.width().unwrap_or(0)) else {
+            break;
+        };
+        (start, left) = (at, rest);
+    }
+    &text[start..]
 }
 
 #[cfg(test)]

@@ -217,6 +217,16 @@ fn the_filter_is_a_part_or_a_pattern() {
 }
 
 #[test]
+fn a_large_text_that_is_pasted_is_cut_off() {
+    let mut app = app(&THREE);
+    app.press("/");
+    for _ in 0..3 {
+        app.paste(&"\u{e9}".repeat(100_000));
+        assert_eq!(app.filter.text().chars().count(), 1024);
+    }
+}
+
+#[test]
 fn pasted_text_is_no_command() {
     let mut app = app(&THREE);
     app.paste("by\nq");
@@ -374,6 +384,19 @@ fn a_failure_keeps_the_old_data() {
         ..seen(&THREE)
     })));
     assert_eq!(app.problems(), ["c:3 did not list its locks (timed out)"]);
+}
+
+/// The nodes that are shown are old, whether or not the locks can be read.
+#[test]
+fn a_failure_to_read_the_nodes_stays_until_they_are_read() {
+    let mut app = app(&THREE);
+    app.update(Update::Nodes(Err("no nodes".to_owned())));
+    app.update(Update::Locks(Ok(seen(&THREE))));
+    assert_eq!(app.problems(), ["no nodes"]);
+    app.update(Update::Locks(Err("no majority".to_owned())));
+    assert_eq!(app.problems(), ["no majority", "no nodes"]);
+    app.update(Update::Nodes(Ok(Vec::new())));
+    assert_eq!(app.problems(), ["no majority"]);
 }
 
 #[test]

@@ -213,3 +213,17 @@ fn many_locks() {
         "{text}"
     );
 }
+
+#[test]
+fn the_end_of_a_long_filter_is_shown() {
+    for (width, end) in [
+        (0, ""),
+        (1, "c"),
+        (2, "c"),
+        (3, "\u{6f22}c"),
+        (4, "b\u{6f22}c"),
+        (9, "/ab\u{6f22}c"),
+    ] {
+        assert_eq!(last("/ab\u{6f22}c", width), end, "{width}");
+    }
+}
