@@ -274,6 +274,10 @@ pub(crate) struct Run {
     /// What to do when the lease is lost or cannot be renewed in time
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnLost::Kill)]
     pub(crate) on_lost: OnLost,
+    /// Write metrics about the runs to this file, for the textfile collector of node_exporter. The
+    /// name must end in `.prom`. Use one file for each lock
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "inherit")]
+    pub(crate) metrics_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
     #[command(flatten)]

@@ -12,6 +12,7 @@ mod history;
 mod init;
 mod list_nodes;
 mod messages;
+mod metrics_file;
 mod nested;
 mod node_url;
 mod nodes;

@@ -11,6 +11,7 @@ use crate::config::{
     self, CONFIG_VARIABLE, Given, InForce, PROFILE_VARIABLE, Setting, Source as From,
 };
 use crate::exit::Failure;
+use crate::metrics_file::MetricsFile;
 use crate::node_url::has_password;
 use crate::private_file::{OpenFile, refuse_access_of_others};
 use crate::report::print_message;
@@ -35,6 +36,8 @@ pub(crate) struct Deployment<'a> {
     args: &'a NodeArgs,
     urls: Vec<String>,
     source: Source,
+    /// Observes all clients.
+    metrics: Option<MetricsFile>,
 }
 
 /// Where the URLs of the nodes come from.
@@ -68,6 +71,7 @@ impl NodeArgs {
             args: self,
             urls,
             source,
+            metrics: None,
         })
     }
 
@@ -125,6 +129,12 @@ fn check_arguments(urls: &[String]) -> Result<(), Failure> {
 }
 
 impl Deployment<'_> {
+    /// Writes the renewals of all clients to this file.
+    pub(crate) fn observed_by(mut self, metrics: Option<&MetricsFile>) -> Self {
+        self.metrics = metrics.cloned();
+        self
+    }
+
     /// How long to wait for unreachable nodes if the wait for the lock has no limit.
     pub(crate) fn outage_patience(&self) -> Duration {
         match self.urls.iter().all(|url| url.starts_with("local:")) {
@@ -151,6 +161,9 @@ impl Deployment<'_> {
     pub(crate) fn builder(&self) -> Result<Builder, Failure> {
         let args = self.args;
         let mut builder = Client::builder().nodes(&self.urls);
+        if let Some(metrics) = &self.metrics {
+            builder = builder.observer(metrics.clone());
+        }
         match args.restart_guard {
             None => {}
             Some(Guard::Off) => builder = builder.without_restart_guard(),

@@ -14,6 +14,7 @@ use crate::args::ReportArgs;
 use crate::exit::Failure;
 use crate::held::Held;
 use crate::messages;
+use crate::metrics_file::MetricsFile;
 use crate::output::{stdout_is_closed, write_event, write_stderr};
 
 /// Prints text to stderr, in colour if stderr is a terminal that supports it.
@@ -140,6 +141,10 @@ pub(crate) enum Event<'a> {
         code: u8,
         message: &'a str,
     },
+    /// Something failed that does not affect the lock or the command.
+    Warning {
+        message: &'a str,
+    },
 }
 
 #[derive(Serialize)]
@@ -260,10 +265,13 @@ enum Level {
 
 /// Reports what happens to a lock, or to several that are held together, at the level that the user
 /// chose.
+#[derive(Clone)]
 pub(crate) struct Reporter {
     level: Level,
     /// At least one.
     names: Vec<String>,
+    /// Records the events, too.
+    metrics: Option<MetricsFile>,
 }
 
 impl Reporter {
@@ -282,7 +290,20 @@ impl Reporter {
         };
         let name = |name: &OsStr| name.to_string_lossy().into_owned();
         let names = names.into_iter().map(|one| name(one.as_ref())).collect();
-        Self { level, names }
+        Self {
+            level,
+            names,
+            metrics: None,
+        }
+    }
+
+    /// From now on, the events are recorded in this file, too.
+    pub(crate) fn record(&mut self, metrics: MetricsFile) {
+        self.metrics = Some(metrics);
+    }
+
+    pub(crate) fn metrics(&self) -> Option<&MetricsFile> {
+        self.metrics.as_ref()
     }
 
     /// All names, for a message: `` `a`, `b` and `c` ``.
@@ -372,6 +393,9 @@ impl Reporter {
     fn report(&self, event: Event<'_>, levels: &[Level], text: impl FnOnce() -> String) {
         if levels.contains(&self.level) {
             print_message(text());
+        }
+        if let Some(metrics) = &self.metrics {
+            metrics.event(&event);
         }
         let line = Line {
             time_ms: unix_ms(SystemTime::now()),

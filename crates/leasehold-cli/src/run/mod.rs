@@ -22,6 +22,7 @@ use crate::acquire::{
 use crate::args::{HoldArgs, OnLost, Run};
 use crate::exit::{self, Failure, Outcome};
 use crate::held::Held;
+use crate::metrics_file::{MetricsFile, RunOutcome};
 use crate::nested::{Enclosing, EnclosingLease};
 use crate::output::write_in_background;
 use crate::report::{Event, Reporter, millis, nearest, short, unix_ms};
@@ -38,14 +39,29 @@ const GRACE: Duration = Duration::from_secs(5);
 const MAX_LEASES: u32 = 4;
 
 pub(crate) async fn run(args: Run) -> Outcome {
-    let reporter = Reporter::new(&args.report, args.locks().map(|(name, _)| name));
-    match hold(&args, &reporter).await {
-        Ok(code) => Ok(ExitCode::from(code)),
-        Err(failure) => {
-            reporter.fail(&failure);
-            Ok(ExitCode::from(failure.code))
+    let mut reporter = Reporter::new(&args.report, args.locks().map(|(name, _)| name));
+    if let Some(path) = &args.metrics_file {
+        match MetricsFile::open(path, &args.name, &reporter) {
+            Ok(metrics) => reporter.record(metrics),
+            Err(failure) => return Ok(failed(&reporter, &failure)),
         }
     }
+    let held = hold(&args, &reporter).await;
+    let exit = held.as_ref().map_or_else(
+        |failure| failed(&reporter, failure),
+        |(code, _)| ExitCode::from(*code),
+    );
+    if let Some(metrics) = reporter.metrics() {
+        let (code, outcome) =
+            held.unwrap_or_else(|failure| (failure.code, RunOutcome::of_failure(&failure)));
+        metrics.finish(outcome, code, &reporter);
+    }
+    Ok(exit)
+}
+
+fn failed(reporter: &Reporter, failure: &Failure) -> ExitCode {
+    reporter.fail(failure);
+    ExitCode::from(failure.code)
 }
 
 /// A command to run under a lock.
@@ -57,8 +73,9 @@ struct Job<'a> {
     output: Output,
 }
 
-/// Acquires the lock, runs the command and releases the lock. Returns the exit code.
-async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
+/// Acquires the lock, runs the command and releases the lock. Returns the exit code, and how the run
+/// ended.
+async fn hold(args: &Run, reporter: &Reporter) -> Result<(u8, RunOutcome), Failure> {
     let job = Job {
         name: &args.name,
         line: command_line(&args.command, args.line.as_ref()),
@@ -69,7 +86,7 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
         },
         output: Output::Inherited,
     };
-    let nodes = args.nodes.resolve()?;
+    let nodes = args.nodes.resolve()?.observed_by(reporter.metrics());
     let options = Options::default().ttl(args.ttl);
     let mut options = args.waiting.options(&nodes, options);
     if let Some(at_least) = args.at_least_for {
@@ -112,11 +129,18 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<u8, Failure> {
     let Supervised {
         ended, timed_out, ..
     } = ended?;
-    Ok(match args.on_lost {
+    let code = match args.on_lost {
         OnLost::Kill if lost => exit::LOST,
         _ if timed_out => exit::TIME_LIMIT,
         _ => ended.code(),
-    })
+    };
+    let outcome = match code {
+        _ if lost => RunOutcome::Lost,
+        _ if timed_out => RunOutcome::TimeLimit,
+        0 => RunOutcome::Success,
+        _ => RunOutcome::Failed,
+    };
+    Ok((code, outcome))
 }
 
 impl Run {

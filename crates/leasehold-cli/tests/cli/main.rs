@@ -15,6 +15,7 @@ mod history;
 mod init;
 mod inspect;
 mod lost_lease;
+mod metrics_file;
 mod nested;
 mod node_options;
 mod once;

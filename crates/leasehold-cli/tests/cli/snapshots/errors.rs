@@ -41,6 +41,8 @@ fn arguments() {
         &["run", "a", "-c", "true", "--", "true"],
         &["run", "a", "--events-fd", "77", "--", "true"],
         &["run", "a", "--on-lost", "ignore", "--", "true"],
+        &["run", "a", "--metrics-file", "a.txt", "--", "true"],
+        &["run", "a", "--metrics-file", "none/a.prom", "--", "true"],
         &["run", "a", "--also", "b", "--also", "a", "--", "true"],
         &["run", "a", "--also", "b", "--inherit", "--", "true"],
         &["acquire", "a", "-n", "-E", "0"],

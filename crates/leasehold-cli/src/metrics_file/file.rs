@@ -1,0 +1,119 @@
+//! Replaces a file in one step, so that no reader sees a part of it.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{Error, ErrorKind, Result, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg, OFlag};
+
+/// A file that several processes may update.
+pub(super) struct SharedFile {
+    path: PathBuf,
+    /// The new text is written to this file in the same directory, which then replaces the file. It is
+    /// also the lock of the writers. Its name does not end in `.prom`, so collectors ignore it.
+    temporary: PathBuf,
+}
+
+impl SharedFile {
+    pub(super) fn new(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_os_string();
+        let mut temporary = std::ffi::OsString::from(".");
+        temporary.push(name);
+        temporary.push(".tmp");
+        Some(Self {
+            path: path.to_owned(),
+            temporary: path.with_file_name(temporary),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Replaces the text with what `new` makes of it. Other processes that update the file wait.
+    pub(super) fn update(&self, new: impl FnOnce(&str) -> String) -> Result<()> {
+        let file = self.lock()?;
+        let replaced = self.replace(&file, new);
+        if replaced.is_err() {
+            // The lock is still held. Those who wait for it notice that the file is gone.
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+        replaced
+    }
+
+    fn replace(&self, mut file: &File, new: impl FnOnce(&str) -> String) -> Result<()> {
+        let text = new(&self.read()?);
+        file.set_len(0)?;
+        file.write_all(text.as_bytes())?;
+        // Collectors run as another user, whatever the umask is.
+        file.set_permissions(Permissions::from_mode(0o644))?;
+        std::fs::rename(&self.temporary, &self.path)
+    }
+
+    /// The text of the file. Empty if it does not exist.
+    fn read(&self) -> Result<String> {
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(found) if found.is_file() => {}
+            Ok(_) => return Err(Error::other("it is not a regular file")),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
+            Err(error) => return Err(error),
+        }
+        let text = std::fs::read(&self.path)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Opens the temporary file and locks it.
+    fn lock(&self) -> Result<Flock<File>> {
+        loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o644)
+                .custom_flags(OFlag::O_NOFOLLOW.bits())
+                .open(&self.temporary)?;
+            let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+            // Another process may have renamed or removed this file before the lock was free.
+            let opened = file.metadata()?;
+            match std::fs::symlink_metadata(&self.temporary) {
+                Ok(found) if (found.dev(), found.ino()) == (opened.dev(), opened.ino()) => {
+                    return Ok(file);
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_testkit::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn no_update_is_lost() {
+        const UPDATES: usize = 200;
+        let dir = TempDir::new();
+        let path = dir.path().join("a.prom");
+        let writer = || {
+            let file = SharedFile::new(&path).expect("a name");
+            for _ in 0..UPDATES {
+                file.update(|text| format!("{text}x")).expect("updated");
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(writer);
+            }
+        });
+        let text = std::fs::read_to_string(&path).expect("a file");
+        assert_eq!(text.len(), 4 * UPDATES);
+        let left = std::fs::read_dir(dir.path()).expect("a directory");
+        assert_eq!(left.count(), 1);
+    }
+}
