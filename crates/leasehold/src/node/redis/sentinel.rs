@@ -1,11 +1,15 @@
 //! Finds the master of a service that sentinels watch.
 //!
-//! All sentinels are asked at once, for each connection that is opened. A sentinel that is dead, slow,
-//! or does not know the service is ignored if another one knows it. While a majority names a master,
-//! silent sentinels cost nothing; otherwise, each connection waits for them for up to half of the
-//! connect timeout, because one of them may have a newer configuration. Where sentinels disagree, the
-//! one with the newest configuration counts: its epoch grows with each failover. A master that a
-//! sentinel takes to be down is not used on the word of that sentinel.
+//! All sentinels are asked at once, for each connection that is opened. Rule: a server is the master
+//! if a majority of **all** sentinels of the URL names it, and no other sentinel names another one with
+//! a configuration that is as new. (The epoch of a configuration grows with each failover.) Two clients
+//! with the same URL could otherwise use two servers at the same time: a sentinel may belong to another
+//! deployment with a service of the same name, and one that a network partition has cut off may have
+//! missed a failover.
+//!
+//! Once a majority has named the same master, silent sentinels cost nothing; until then, a connection
+//! waits for them for up to half of the connect timeout. A master that the sentinels take to be down is
+//! not used.
 //!
 //! Nothing here subscribes to the events of sentinels. A failover breaks the connections to the old
 //! master, or makes it answer READONLY, or shows in the identity that links ask for every second; each
@@ -52,6 +56,12 @@ pub(super) struct Opinion {
     down: bool,
 }
 
+impl Opinion {
+    fn names_as(&self, other: &Self) -> bool {
+        (&self.host, self.port) == (&other.host, other.port)
+    }
+}
+
 /// The answer of one sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -62,6 +72,13 @@ pub(super) enum Answer {
 }
 
 impl Answer {
+    fn opinion(&self) -> Option<&Opinion> {
+        match self {
+            Self::Knows(opinion) => Some(opinion),
+            Self::Unknown | Self::Failed(_) => None,
+        }
+    }
+
     /// The sentinel works, and names no master to this client.
     fn is_refusal(&self) -> bool {
         matches!(
@@ -86,11 +103,11 @@ impl Service {
     /// Cancel safety: dropping the future closes its connections.
     pub(super) async fn find_master(&self, tls: &TlsClient) -> Result<ConnectionInfo, NodeError> {
         let answers = self.ask(tls).await;
-        let opinions = answers.iter().filter_map(|(_, answer)| match answer {
-            Answer::Knows(opinion) => Some(opinion),
-            _ => None,
-        });
-        match newest(opinions) {
+        let opinions: Vec<_> = answers
+            .iter()
+            .filter_map(|(_, answer)| answer.opinion())
+            .collect();
+        match agreed(&opinions, answers.len()) {
             Some(master) if !master.down => Ok(self.at(master)),
             Some(master) => Err(NodeError::Unreachable {
                 why: format!(
@@ -138,15 +155,17 @@ impl Service {
             |info: &ConnectionInfo| (info.addr().to_string(), Answer::Failed(silent.clone()));
         let mut answers: Vec<_> = self.sentinels.iter().map(address).collect();
         let mut end = tokio::time::Instant::now() + self.timeout;
-        let (mut opinions, enough) = (0, majority(answers.len()));
         // A task that panicked counts as silent.
         while let Ok(Some(answer)) = tokio::time::timeout_at(end, asked.join_next()).await {
             let Ok((index, answer)) = answer else {
                 continue;
             };
-            opinions += usize::from(matches!(answer, Answer::Knows(_)));
             answers[index].1 = answer;
-            if opinions == enough {
+            let opinions: Vec<_> = answers
+                .iter()
+                .filter_map(|(_, answer)| answer.opinion())
+                .collect();
+            if by_majority(&opinions, answers.len()).is_some() {
                 end = end.min(tokio::time::Instant::now() + STRAGGLERS);
             }
         }
@@ -168,7 +187,7 @@ impl Service {
         self.master.clone().set_addr(addr)
     }
 
-    /// Why no sentinel named a master. A retry does not help if most of the sentinels do not know the
+    /// Why there is no master by the rule. A retry does not help if most of the sentinels do not know the
     /// service or refuse this client, or if none of the others may answer later. A sentinel that a
     /// network partition has cut off, or that has lost its configuration, says little.
     fn not_found(&self, answers: &[(String, Answer)]) -> NodeError {
@@ -178,11 +197,23 @@ impl Service {
         let says = |(at, answer): &(String, Answer)| match answer {
             Answer::Unknown => format!("{at}: it does not know the service"),
             Answer::Failed(error) => format!("{at}: {error}"),
-            Answer::Knows(_) => format!("{at}: no answer"),
+            Answer::Knows(Opinion {
+                host, port, epoch, ..
+            }) => {
+                format!("{at}: it is {host}:{port}, by configuration {epoch}")
+            }
         };
         let all = answers.iter().map(says).collect::<Vec<_>>().join("; ");
-        if refusals == 0 || may_change && refusals < majority(answers.len()) {
-            let why = format!("no sentinel names the master of `{}` ({all})", self.name);
+        let is_known = answers.iter().any(|(_, answer)| answer.opinion().is_some());
+        if refusals == 0 || (may_change || is_known) && refusals < majority(answers.len()) {
+            let why = match is_known {
+                false => format!("no sentinel names the master of `{}` ({all})", self.name),
+                true => format!(
+                    "no majority of the sentinels agrees on the master of `{}` ({all}); a failover may be \
+                     under way",
+                    self.name
+                ),
+            };
             return NodeError::Unreachable { why };
         }
         let unknown = answers
@@ -205,10 +236,20 @@ impl Service {
     }
 }
 
-/// The opinion that counts. A sentinel that a network partition has cut off may have missed a
-/// failover: its epoch is older.
-fn newest<'a>(opinions: impl Iterator<Item = &'a Opinion>) -> Option<&'a Opinion> {
-    opinions.max_by_key(|opinion| (opinion.epoch, !opinion.down))
+/// The newest opinion of a majority of all sentinels that name the same master.
+fn by_majority<'a>(opinions: &[&'a Opinion], sentinels: usize) -> Option<&'a Opinion> {
+    let agree = |one: &Opinion| opinions.iter().filter(|other| one.names_as(other)).count();
+    let most = opinions
+        .iter()
+        .filter(|one| agree(one) >= majority(sentinels));
+    most.max_by_key(|one| (one.epoch, !one.down)).copied()
+}
+
+/// The opinion that counts, by the rule of this module.
+fn agreed<'a>(opinions: &[&'a Opinion], sentinels: usize) -> Option<&'a Opinion> {
+    let agreed = by_majority(opinions, sentinels)?;
+    let as_new = |other: &&Opinion| !agreed.names_as(other) && other.epoch >= agreed.epoch;
+    (!opinions.iter().any(as_new)).then_some(agreed)
 }
 
 async fn ask_one(sentinel: &ConnectionInfo, name: &str, tls: &TlsClient) -> Answer {

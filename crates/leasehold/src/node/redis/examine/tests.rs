@@ -111,7 +111,9 @@ fn proxy_without_messages(server: u16) -> u16 {
         let (mut replies, mut client) = (BufReader::new(server), client);
         let mut lines = |count| -> Vec<u8> {
             let mut text = Vec::new();
-            (0..count).for_each(|_| drop(replies.read_until(b'\n', &mut text).unwrap()));
+            for _ in 0..count {
+                replies.read_until(b'\n', &mut text).unwrap();
+            }
             text
         };
         loop {

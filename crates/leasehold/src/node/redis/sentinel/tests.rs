@@ -138,7 +138,7 @@ fn a_master_that_is_down_is_not_used() {
 }
 
 #[test]
-fn the_newest_configuration_counts() {
+fn a_majority_of_all_sentinels_must_name_the_master() {
     let of = |host, epoch, flags| {
         let fields = [
             ("ip", host),
@@ -150,14 +150,37 @@ fn the_newest_configuration_counts() {
     };
     let (old, new) = (of("a", "1", "master"), of("b", "2", "master"));
     let (cut_off, unsure) = (of("a", "1", "s_down,master"), of("b", "2", "s_down,master"));
-    let newest = |of: &[&Opinion]| newest(of.iter().copied()).cloned();
-    assert_eq!(newest(&[&old, &new, &old]), Some(new.clone()));
-    assert_eq!(newest(&[&new, &unsure]), Some(new.clone()));
-    assert_eq!(newest(&[&unsure, &new, &unsure]), Some(new));
-    // A sentinel that has missed a failover must not name the old master again.
-    assert_eq!(newest(&[&old, &unsure]), Some(unsure));
-    assert_eq!(newest(&[&cut_off]), Some(cut_off));
-    assert_eq!(newest(&[]), None);
+    let foreign = of("c", "50", "master");
+    let agreed = |of: &[&Opinion], sentinels| agreed(of, sentinels).cloned();
+    for (opinions, sentinels, expected) in [
+        (&[&new][..], 1, Some(&new)),
+        // Of all sentinels, not of those that answer.
+        (&[&new], 2, None),
+        (&[&new], 3, None),
+        (&[&new, &new], 3, Some(&new)),
+        (&[&new, &unsure], 3, Some(&new)),
+        (&[&unsure, &unsure, &new], 3, Some(&new)),
+        (&[&cut_off, &cut_off], 3, Some(&cut_off)),
+        // A sentinel that has missed a failover is outvoted. One that knows of a newer one is not.
+        (&[&new, &old, &new], 3, Some(&new)),
+        (&[&old, &new, &old], 3, None),
+        // Neither is one of another deployment, whose service has the same name.
+        (&[&new, &new, &foreign], 3, None),
+        (&[&foreign], 3, None),
+        (&[&old, &new, &foreign], 3, None),
+        (&[], 3, None),
+    ] {
+        assert_eq!(
+            agreed(opinions, sentinels).as_ref(),
+            expected,
+            "{opinions:?} of {sentinels}"
+        );
+    }
+    // A failover begins: one sentinel names the promoted replica, with the configuration of before.
+    assert_eq!(
+        agreed(&[&of("a", "1", "master"), &of("b", "1", "master"), &old], 3),
+        None
+    );
 }
 
 #[test]
@@ -179,6 +202,7 @@ fn a_minority_that_refuses_is_not_the_last_word() {
         let why = "not a sentinel".into();
         Answer::Failed(NodeError::Refused { why })
     };
+    let knows = || answer(Some(("10.0.0.1", "6379")), &[]);
     for (answers, is_permanent, says) in [
         (vec![silent(), unreachable()], false, "b: not connected"),
         (vec![Answer::Unknown], true, "do not know a service"),
@@ -214,6 +238,21 @@ fn a_minority_that_refuses_is_not_the_last_word() {
         ),
         (vec![password(), other()], true, "sentinel_user"),
         (vec![other(), other()], false, "not a sentinel"),
+        (
+            vec![knows(), silent(), silent()],
+            false,
+            "no majority of the sentinels agrees",
+        ),
+        (
+            vec![knows(), Answer::Unknown, silent()],
+            false,
+            "a: it is 10.0.0.1:6379",
+        ),
+        (
+            vec![knows(), Answer::Unknown, Answer::Unknown],
+            true,
+            "sentinels (b, c)",
+        ),
     ] {
         let answers: Vec<_> = ["a", "b", "c"]
             .map(str::to_owned)
