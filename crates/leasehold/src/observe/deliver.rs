@@ -4,31 +4,42 @@
 //! client. Such tasks [queue](Observers::queue) their events, and a task of their own delivers them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::mpsc::{self, error::SendError};
 
 use super::class::Classes;
 use super::counters::Counter;
 use super::{Event, Observer};
 
-/// How many events wait for their delivery. Further ones are dropped.
+/// How many [samples](is_sample) wait for their delivery. Further ones are dropped.
 const QUEUE: usize = 1024;
+
+/// Whether an event is one measurement of many, so that an observer can miss it. The others change a
+/// state: an observer that missed one would be wrong about that state from then on. There are as many of
+/// these as leases end and nodes change, so they need no limit.
+fn is_sample(event: &Event) -> bool {
+    matches!(event, Event::Request(_) | Event::Renewal(_))
+}
 
 /// The observers of a client.
 pub(super) struct Observers {
     shared: Arc<Shared>,
     pub(super) classes: Classes,
     pub(super) wants_requests: bool,
-    queue: mpsc::Sender<Event>,
+    /// One queue for all events, which keeps their order.
+    queue: mpsc::UnboundedSender<Event>,
     /// Until the task is started.
-    queued: Mutex<Option<mpsc::Receiver<Event>>>,
+    queued: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
     pub(super) dropped: Counter,
 }
 
 struct Shared {
     list: Vec<Arc<dyn Observer>>,
     panics: Counter,
+    /// How many samples are in the queue.
+    samples: AtomicUsize,
 }
 
 impl Observers {
@@ -37,7 +48,7 @@ impl Observers {
         if list.is_empty() {
             return None;
         }
-        let (queue, queued) = mpsc::channel(QUEUE);
+        let (queue, queued) = mpsc::unbounded_channel();
         let panics = Counter::default();
         let wants = |observer: &Arc<dyn Observer>| {
             let wants = catch_unwind(AssertUnwindSafe(|| observer.wants_requests()));
@@ -48,7 +59,11 @@ impl Observers {
         };
         Some(Self {
             wants_requests: list.iter().any(wants),
-            shared: Arc::new(Shared { list, panics }),
+            shared: Arc::new(Shared {
+                list,
+                panics,
+                samples: AtomicUsize::new(0),
+            }),
             classes: Classes::default(),
             queue,
             queued: Mutex::new(Some(queued)),
@@ -60,11 +75,15 @@ impl Observers {
     /// delivered.
     pub(super) fn start(&self) {
         let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mut queued) = queued.take() {
-            let shared = Arc::clone(&self.shared);
+        if let Some(queued) = queued.take() {
+            let mut delivery = Delivery {
+                queued,
+                shared: Arc::clone(&self.shared),
+            };
             tokio::spawn(async move {
-                while let Some(event) = queued.recv().await {
-                    shared.deliver(&event);
+                while let Some(event) = delivery.queued.recv().await {
+                    delivery.shared.take(&event);
+                    delivery.shared.deliver(&event);
                 }
             });
         }
@@ -77,11 +96,12 @@ impl Observers {
 
     /// Delivers an event on a task of its own.
     pub(super) fn queue(&self, event: Event) {
-        match self.queue.try_send(event) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => self.dropped.add(),
-            // The runtime has ended, and with it the task. This is the last that observers hear.
-            Err(TrySendError::Closed(event)) => self.deliver(&event),
+        if is_sample(&event) && self.shared.samples.fetch_add(1, Ordering::Relaxed) >= QUEUE {
+            self.shared.take(&event);
+            return self.dropped.add();
+        }
+        if let Err(SendError(event)) = self.queue.send(event) {
+            self.shared.deliver_last(&event);
         }
     }
 
@@ -90,7 +110,38 @@ impl Observers {
     }
 }
 
+/// The task that delivers. It may end with its runtime, before it has delivered everything.
+struct Delivery {
+    queued: mpsc::UnboundedReceiver<Event>,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        self.queued.close();
+        while let Ok(event) = self.queued.try_recv() {
+            self.shared.deliver_last(&event);
+        }
+    }
+}
+
 impl Shared {
+    /// Counts an event that leaves the queue, or does not enter it.
+    fn take(&self, event: &Event) {
+        if is_sample(event) {
+            self.samples.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Delivers an event, on this task, whose own task has ended with its runtime: the end of a lease is
+    /// the last that observers hear. Leases are lost outside of all locks of the client. Requests are
+    /// not always reported so, and mean nothing by now.
+    fn deliver_last(&self, event: &Event) {
+        if matches!(event, Event::Ended(_)) {
+            self.deliver(event);
+        }
+    }
+
     fn deliver(&self, event: &Event) {
         for observer in &self.list {
             // The panic hook has reported the panic.
@@ -98,5 +149,100 @@ impl Shared {
                 self.panics.add();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::base::name::Name;
+    use crate::node::Verb;
+    use crate::observe::{End, Ended, Request};
+
+    /// The tokens of leases that ended, and how many requests there were.
+    #[derive(Clone, Default)]
+    struct Seen(Arc<Mutex<(Vec<u64>, usize)>>);
+
+    impl Observer for Seen {
+        fn event(&self, event: &Event) {
+            let (ended, requests) = &mut *self.0.lock().unwrap();
+            match event {
+                Event::Ended(lease) => ended.push(lease.token),
+                _ => *requests += 1,
+            }
+        }
+    }
+
+    fn ended(token: u64) -> Event {
+        Event::Ended(Ended {
+            name: Name::new("a").unwrap(),
+            class: "a".into(),
+            token,
+            end: End::Lost,
+            loss: None,
+            held: Duration::ZERO,
+        })
+    }
+
+    fn request() -> Event {
+        Event::Request(Request {
+            index: 0,
+            node: "a".into(),
+            verb: Verb::Extend,
+            took: Duration::ZERO,
+            error: None,
+        })
+    }
+
+    fn observers() -> (Seen, Observers) {
+        let seen = Seen::default();
+        let observers = Observers::new(vec![Arc::new(seen.clone())]);
+        (seen, observers.expect("there is one"))
+    }
+
+    #[tokio::test]
+    async fn only_samples_are_dropped() {
+        let (seen, observers) = observers();
+        let most = QUEUE as u64;
+        for token in 0..2 * most {
+            observers.queue(request());
+            observers.queue(ended(token));
+        }
+        assert_eq!(observers.dropped.get(), most);
+        observers.start();
+        while seen.0.lock().unwrap().0.len() < 2 * QUEUE {
+            tokio::task::yield_now().await;
+        }
+        assert!(seen.0.lock().unwrap().0.is_sorted());
+        assert_eq!(seen.0.lock().unwrap().1, QUEUE);
+        // There is room again.
+        observers.queue(request());
+        while seen.0.lock().unwrap().1 == QUEUE {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(observers.dropped.get(), most);
+    }
+
+    /// Requests are reported under locks of the client, where no observer may run.
+    #[test]
+    fn after_the_runtime_has_ended_only_ends_of_leases_are_delivered() {
+        let (seen, observers) = observers();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        runtime.block_on(async { observers.start() });
+        // In the queue when the runtime ends, and after it has ended.
+        for token in 0..2 {
+            observers.queue(request());
+            observers.queue(ended(token));
+        }
+        assert_eq!(*seen.0.lock().unwrap(), (vec![], 0));
+        drop(runtime);
+        assert_eq!(*seen.0.lock().unwrap(), (vec![0, 1], 0));
+        observers.queue(request());
+        observers.queue(ended(2));
+        assert_eq!(*seen.0.lock().unwrap(), (vec![0, 1, 2], 0));
     }
 }

@@ -58,7 +58,9 @@ pub(crate) use sight::Sight;
 /// - **It panics**: the panic is caught and counted ([`Stats::observer_panics`]). The lock, the lease
 ///   and the other observers are not affected.
 /// - **It is slow**: the call that it observes returns later, by as much. The queue has room for
-///   1024 events. More are dropped and counted ([`Stats::events_dropped`]).
+///   1024 [`Event::Request`] and [`Event::Renewal`]. More of these are dropped and counted
+///   ([`Stats::events_dropped`]). No other event is dropped.
+/// - **The runtime ends**: it still receives the ends of leases, and nothing else.
 ///
 /// ```
 /// use leasehold::observe::{Event, Observer};

@@ -42,7 +42,9 @@ pub struct Stats {
     /// nodes as are missing. Nodes that are down, that were not asked yet, or that are in quarantine
     /// count as failed.
     pub quorum_margin: i64,
-    /// Events that no observer received, because observers were too slow.
+    /// Events that no observer received, because observers were too slow:
+    /// [`Event::Request`](super::Event::Request) and [`Event::Renewal`](super::Event::Renewal), and no
+    /// others.
     pub events_dropped: u64,
     /// Events during which an observer panicked.
     pub observer_panics: u64,

@@ -1,10 +1,12 @@
 //! The events of calls and leases, and the counters beside them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::node::Verb;
 use leasehold::observe::{End, Event, HandOver, Outcome};
-use leasehold::{Client, Loss, MemoryNode, Mode, Options, Released};
+use leasehold::{Client, Loss, MemoryNode, Mode, Moment, Options, Released, TimeSource};
 use leasehold_testkit::setup::{in_line, lease_of, patient, until};
 use leasehold_testkit::{RedisServer, TestNode};
 
@@ -257,6 +259,44 @@ async fn slack_falls_before_a_lease_is_lost() {
     let ok = renewals.iter().find(|r| r.ok).unwrap();
     assert!(ok.slack < ok.ttl && !ok.confirms_hand_over);
     assert_eq!(client.stats().ended.lost, 1);
+}
+
+/// The clocks of the system, ahead by this many seconds.
+#[derive(Clone, Default)]
+struct Ahead(Arc<AtomicU64>);
+
+impl TimeSource for Ahead {
+    fn now(&self) -> Moment {
+        Moment::now() + Duration::from_secs(self.0.load(Ordering::Relaxed))
+    }
+
+    fn unix_us(&self) -> u64 {
+        leasehold_testkit::unix_us()
+    }
+}
+
+/// More leases than the queue has room for requests are lost at once, before any of it is delivered: the
+/// only thread of the runtime is busy.
+#[tokio::test]
+async fn no_loss_is_dropped_when_many_leases_are_lost_at_once() {
+    const LEASES: usize = 2000;
+    let (recorder, clock) = (Recorder::default(), Ahead::default());
+    let builder = in_memory().without_restart_guard();
+    let builder = builder.time_source(clock.clone());
+    let client = builder.observer(recorder.clone()).build().unwrap();
+    let hour = |o: Options| o.ttl(Duration::from_secs(3600)).without_renewal();
+    let mut leases = Vec::new();
+    for number in 0..LEASES {
+        let mutex = client.mutex(format!("{number}")).with_options(hour);
+        leases.push(mutex.lock().await.unwrap());
+    }
+    clock.0.store(4000, Ordering::Relaxed);
+    until("all leases are lost", || client.stats().leases_held == 0).await;
+    assert_eq!(client.stats().lost.not_renewed, LEASES as u64);
+    until("every loss is reported", || {
+        recorder.ended().len() == LEASES
+    })
+    .await;
 }
 
 /// A downgraded lease is one hold, of which the end is reported once.
