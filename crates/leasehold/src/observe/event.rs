@@ -273,13 +273,15 @@ pub enum NodeChange {
     /// The node has another memory than before: it restarted or was flushed, or another server
     /// answers.
     Epoch,
-    /// The node does not vote for this time, because it may have lost locks.
+    /// The node does not vote for this time, because it may have lost locks. Again if the time gets
+    /// longer.
     #[non_exhaustive]
     Quarantined {
         /// For how long.
         left: Duration,
     },
-    /// The node votes again. Noticed with the first request after the quarantine.
+    /// The node votes again. Noticed with the first request after the quarantine, or when the client
+    /// connects again.
     QuarantineOver,
 }
 

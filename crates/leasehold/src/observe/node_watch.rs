@@ -17,6 +17,18 @@ const UNKNOWN: u8 = 1;
 const UP: u8 = 2;
 const DOWN: u8 = 3;
 
+/// Every handshake computes the end of a quarantine from the server's clock. Within this time, it is the
+/// same end.
+const SAME_END: Duration = Duration::from_secs(1);
+
+/// What a handshake has changed.
+struct Changed {
+    /// The node has another memory.
+    epoch: bool,
+    /// For how long the node does not vote, if that has changed; zero if it votes again.
+    quarantine: Option<Duration>,
+}
+
 /// What is known of a node.
 #[derive(Default)]
 pub(super) struct Seen {
@@ -43,6 +55,26 @@ impl Seen {
     fn quarantine_left(&self, now: Moment) -> Duration {
         let until = Moment::from_nanos(self.quarantined_until.load(Ordering::Relaxed));
         until.saturating_duration_since(now)
+    }
+
+    /// Notes what a handshake has found out.
+    fn note(&self, found: &Found, now: Moment) -> Changed {
+        // The floor follows from when the epoch began.
+        let floor = self.floor.swap(found.floor, Ordering::Relaxed);
+        let epoch = floor != 0 && floor != found.floor;
+        if epoch {
+            self.epochs.add();
+        }
+        let until = found.quarantined_until.filter(|until| *until > now);
+        let nanos = until.map_or(0, Moment::as_nanos);
+        let before = self.quarantined_until.swap(nanos, Ordering::Relaxed);
+        let is_later = Moment::from_nanos(nanos) > Moment::from_nanos(before) + SAME_END;
+        let quarantine = match until {
+            // It ended while there was no connection, or no request.
+            None => (before != 0).then_some(Duration::ZERO),
+            Some(until) => is_later.then(|| until.saturating_duration_since(now)),
+        };
+        Changed { epoch, quarantine }
     }
 
     pub(super) fn stats(&self, node: &dyn Node, now: Moment) -> NodeStats {
@@ -113,6 +145,8 @@ impl NodeWatch {
         seen.clock_offset_us
             .store(clock_offset_us, Ordering::Relaxed);
         let was = seen.state.swap(UP, Ordering::Relaxed);
+        // Before anything is reported, because each event has the margin.
+        let changed = seen.note(found, sight.clock.now());
         self.report(label, || NodeChange::Connected {
             again,
             clock_offset_us,
@@ -121,38 +155,14 @@ impl NodeWatch {
             tracing::info!(node = label, "node is up");
             self.report(label, || NodeChange::Up);
         }
-        self.renewed(label, found);
+        self.report_changed(label, changed);
     }
 
-    /// Another handshake was completed, over the same connection or a new one.
+    /// Another handshake was completed, over the same connection.
     pub(crate) fn renewed(&self, label: &str, found: &Found) {
-        let Some((sight, index)) = &self.0 else {
-            return;
-        };
-        let seen = &sight.nodes[*index];
-        // The floor follows from when the epoch began.
-        let before = seen.floor.swap(found.floor, Ordering::Relaxed);
-        if before != 0 && before != found.floor {
-            seen.epochs.add();
-            tracing::warn!(
-                node = label,
-                "node has lost its memory, or another server answers"
-            );
-            self.report(label, || NodeChange::Epoch);
-        }
-        let now = sight.clock.now();
-        let until = found.quarantined_until.filter(|until| *until > now);
-        let was = !seen.quarantine_left(now).is_zero();
-        let nanos = until.map_or(0, Moment::as_nanos);
-        seen.quarantined_until.store(nanos, Ordering::Relaxed);
-        if let Some(until) = until.filter(|_| !was) {
-            let left = until.saturating_duration_since(now);
-            tracing::warn!(
-                node = label,
-                ?left,
-                "node does not vote: it may have lost locks"
-            );
-            self.report(label, || NodeChange::Quarantined { left });
+        if let Some((sight, index)) = &self.0 {
+            let changed = sight.nodes[*index].note(found, sight.clock.now());
+            self.report_changed(label, changed);
         }
     }
 
@@ -160,10 +170,38 @@ impl NodeWatch {
     pub(crate) fn votes_again(&self, label: &str) {
         if let Some((sight, index)) = &self.0 {
             let until = &sight.nodes[*index].quarantined_until;
-            until.store(0, Ordering::Relaxed);
-            tracing::info!(node = label, "node votes again");
-            self.report(label, || NodeChange::QuarantineOver);
+            if until.swap(0, Ordering::Relaxed) != 0 {
+                self.report_votes_again(label);
+            }
         }
+    }
+
+    /// Reports what a handshake has changed.
+    fn report_changed(&self, label: &str, Changed { epoch, quarantine }: Changed) {
+        if epoch {
+            tracing::warn!(
+                node = label,
+                "node has lost its memory, or another server answers"
+            );
+            self.report(label, || NodeChange::Epoch);
+        }
+        match quarantine {
+            None => {}
+            Some(Duration::ZERO) => self.report_votes_again(label),
+            Some(left) => {
+                tracing::warn!(
+                    node = label,
+                    ?left,
+                    "node does not vote: it may have lost locks"
+                );
+                self.report(label, || NodeChange::Quarantined { left });
+            }
+        }
+    }
+
+    fn report_votes_again(&self, label: &str) {
+        tracing::info!(node = label, "node votes again");
+        self.report(label, || NodeChange::QuarantineOver);
     }
 
     /// The node cannot be asked until it is connected again.
@@ -189,3 +227,6 @@ impl NodeWatch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
