@@ -310,6 +310,7 @@ impl Wire {
                 _ => epoch.floor(constants),
             },
             now_us,
+            clock_offset_us: 0,
             skew_us: constants.skew.as_micros() as u64,
             sharing: Sharing::Allowed,
             native: world.plan.native.then_some(Native::DelIfEq),

@@ -258,8 +258,8 @@ pub enum NodeChange {
     Connected {
         /// Whether there was a connection before.
         again: bool,
-        /// By how many microseconds the node's clock is ahead of this client's wall clock, as far
-        /// as one round trip shows.
+        /// By how many microseconds the node's clock is ahead of this client's wall clock. At most
+        /// half of a round trip too much or too little.
         clock_offset_us: i64,
     },
     /// The node can be asked, and could not be asked before. Once per change.

@@ -115,7 +115,8 @@ pub(crate) struct NodeWatch(Option<(Arc<Sight>, usize)>);
 )]
 pub(crate) struct Found {
     pub(crate) floor: u64,
-    pub(crate) now_us: u64,
+    /// By how many microseconds the node's clock is ahead of the client's.
+    pub(crate) clock_offset_us: i64,
     pub(crate) quarantined_until: Option<Moment>,
 }
 
@@ -139,9 +140,7 @@ impl NodeWatch {
         let seen = &sight.nodes[*index];
         let again = seen.connections.get() > 0;
         seen.connections.add();
-        let client_us = i64::try_from(sight.clock.unix_us()).unwrap_or(i64::MAX);
-        let node_us = i64::try_from(found.now_us).unwrap_or(i64::MAX);
-        let clock_offset_us = node_us.saturating_sub(client_us);
+        let clock_offset_us = found.clock_offset_us;
         seen.clock_offset_us
             .store(clock_offset_us, Ordering::Relaxed);
         let was = seen.state.swap(UP, Ordering::Relaxed);

@@ -16,6 +16,9 @@ pub struct Handshake {
     pub floor: u64,
     /// The server's clock.
     pub now_us: u64,
+    /// By how much that clock was ahead of the client's wall clock, as far as one round trip shows.
+    /// Only reported.
+    pub clock_offset_us: i64,
     /// By how much a token may be ahead of the server's clock.
     pub skew_us: u64,
     /// Which calls may share a script.
@@ -53,7 +56,7 @@ impl Handshake {
     pub(super) fn found(&self) -> Found {
         Found {
             floor: self.floor,
-            now_us: self.now_us,
+            clock_offset_us: self.clock_offset_us,
             quarantined_until: self.quarantine.as_ref().map(|quarantine| quarantine.until),
         }
     }

@@ -48,6 +48,7 @@ impl Transport for Server {
             verified: Moment::now(),
             floor: floor.expect("no more connections than there are floors"),
             now_us: TOKEN,
+            clock_offset_us: 0,
             skew_us: 0,
             sharing: Sharing::Allowed,
             native: None,

@@ -98,6 +98,8 @@ struct Epoch {
     floor: u64,
     /// The server's clock.
     now_us: u64,
+    /// By how much it was ahead of the client's wall clock.
+    clock_offset_us: i64,
     sharing: Sharing,
     native: Option<Native>,
 }
@@ -156,7 +158,10 @@ impl Connector {
             self.assume_fresh,
         ));
         hello.add_command(scripts::read_undeclared(&self.keys.epoch));
+        let sent_us = self.clock.unix_us();
         let mut replies = connection.exchange(&hello).await?.into_iter();
+        // The server read its clock between the two, most likely in the middle.
+        let middle_us = sent_us.midpoint(self.clock.unix_us());
         let ours = scripts::describe(&self.constants);
         let reply = replies.next().unwrap_or(Value::Nil);
         let form = match replies.next() {
@@ -183,6 +188,10 @@ impl Connector {
             scripts,
             floor,
             now_us: hello.now_us,
+            clock_offset_us: hello
+                .now_us
+                .cast_signed()
+                .saturating_sub(middle_us.cast_signed()),
             sharing: match loads
                 .iter()
                 .any(|value| matches!(value, Value::ServerError(_)))
@@ -202,6 +211,7 @@ impl Connector {
             verified,
             floor: epoch.floor,
             now_us: epoch.now_us,
+            clock_offset_us: epoch.clock_offset_us,
             skew_us: self.constants.skew_us(),
             sharing: epoch.sharing,
             native: epoch.native,

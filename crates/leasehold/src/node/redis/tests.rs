@@ -279,6 +279,36 @@ const WARM: Step = Step {
 /// When the clocks of both nodes begin, in ms since 1970.
 const START_MS: u64 = 1_800_000_000_000;
 
+/// A wall clock that is read one second early, then one second late, and later and later.
+struct Late(AtomicU64);
+
+impl TimeSource for Late {
+    fn now(&self) -> Moment {
+        Moment::now()
+    }
+
+    fn unix_us(&self) -> u64 {
+        let reads = self.0.fetch_add(1, Ordering::Relaxed);
+        START_MS * 1000 + 2_000_000 * reads - 1_000_000
+    }
+}
+
+/// The middle of the exchange that reads the server's clock counts: later ones of the handshake, and
+/// the time that they take, do not.
+#[test]
+fn the_clock_offset_is_measured_within_one_exchange() {
+    let (server, _clock) = RedisServer::start_frozen(START_MS * 1000, &[]);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _runtime = runtime.enter();
+    let clock = Clock::from_source(Arc::new(Late(AtomicU64::new(0))));
+    let settings = settings("", clock);
+    let redis = start(&server, &settings);
+    ask(&*redis, WARM, "a", 0).expect("connected");
+    let nodes = [redis as Arc<dyn Node>];
+    let stats = settings.sight.stats(&nodes);
+    assert_eq!(stats.nodes[0].clock_offset_us, Some(0));
+}
+
 /// The memory node's clock, which stands still until it is set.
 #[derive(Clone)]
 struct Still(Arc<AtomicU64>);
@@ -291,6 +321,31 @@ impl TimeSource for Still {
     fn unix_us(&self) -> u64 {
         self.0.load(Ordering::SeqCst) * 1000
     }
+}
+
+/// The settings of a client with one node.
+fn settings(prefix: &str, clock: Clock) -> NodeSettings {
+    NodeSettings {
+        constants: Constants::for_nodes(1),
+        assume_fresh: true,
+        prefix: prefix.into(),
+        connect_timeout: Duration::from_secs(10),
+        verify_after: VERIFY_AFTER,
+        sight: Arc::new(Sight::new(clock.clone(), 1, Vec::new(), None)),
+        clock,
+        seed: 1,
+        tls: crate::node::Tls::default(),
+        replicas: None,
+    }
+}
+
+/// Starts the node of such a client.
+fn start(server: &RedisServer, settings: &NodeSettings) -> Arc<RedisNode> {
+    let target = Target::parse(&server.url(), settings).unwrap();
+    let roster = Roster::new(vec!["a".into()], 1, settings.clock.clone());
+    let watch = settings.sight.watch_node(0);
+    let node = RedisNode::start(target, settings, Arc::new(roster), 0, watch);
+    Arc::new(node)
 }
 
 impl Pair {
@@ -329,24 +384,9 @@ impl Pair {
             .enable_all()
             .build()
             .unwrap();
-        let settings = NodeSettings {
-            constants: Constants::for_nodes(1),
-            assume_fresh: true,
-            prefix: tag.into(),
-            connect_timeout: Duration::from_secs(10),
-            verify_after: VERIFY_AFTER,
-            clock: Clock::default(),
-            seed: 1,
-            tls: crate::node::Tls::default(),
-            replicas: None,
-            sight: Arc::new(Sight::new(Clock::default(), 1, Vec::new(), None)),
-        };
-        let target = Target::parse(&server.url(), &settings).unwrap();
-        let roster = Roster::new(vec!["a".into()], 1, Clock::default());
         let redis = {
             let _runtime = runtime.enter();
-            let (roster, watch) = (Arc::new(roster), settings.sight.watch_node(0));
-            Arc::new(RedisNode::start(target, &settings, roster, 0, watch))
+            start(&server, &settings(tag, Clock::default()))
         };
         let memory = MemoryNode::with_time_source("memory", Arc::new(clock.clone()));
         ask(&*redis, WARM, format!("{tag}0"), 0).expect("connected");

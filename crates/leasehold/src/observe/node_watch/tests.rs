@@ -97,7 +97,7 @@ fn found(start: Moment, minutes: u64) -> Found {
     let until = start + Duration::from_secs(60 * minutes);
     Found {
         floor: 1,
-        now_us: 1,
+        clock_offset_us: 1,
         quarantined_until: (minutes > 0).then_some(until),
     }
 }
