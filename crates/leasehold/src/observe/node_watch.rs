@@ -46,12 +46,6 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Whether the node votes at `now`, as far as is known.
-    pub(super) fn votes(&self, now: Moment) -> bool {
-        let state = self.state.load(Ordering::Relaxed);
-        matches!(state, 0 | UP) && self.quarantine_left(now).is_zero()
-    }
-
     fn quarantine_left(&self, now: Moment) -> Duration {
         let until = Moment::from_nanos(self.quarantined_until.load(Ordering::Relaxed));
         until.saturating_duration_since(now)
@@ -215,12 +209,14 @@ impl NodeWatch {
     }
 
     fn report(&self, label: &str, change: impl FnOnce() -> NodeChange) {
-        if let Some((sight, _)) = &self.0 {
+        if let Some((sight, _)) = &self.0
+            && let Some(quorum_margin) = sight.quorum_margin()
+        {
             sight.queue(|| {
                 Event::Node(NodeEvent {
                     node: label.into(),
                     change: change(),
-                    quorum_margin: sight.quorum_margin(),
+                    quorum_margin,
                 })
             });
         }

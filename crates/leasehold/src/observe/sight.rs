@@ -1,7 +1,7 @@
 //! What a client counts and reports. The counters work always. Everything that costs more (events,
 //! classes, clocks that are read only to report) happens only if there is an observer.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::Observer;
@@ -11,7 +11,7 @@ use super::event::{Acquire, End, Ended, Event, HandOver, Outcome, Renewal, Reque
 #[cfg(feature = "redis")]
 use super::node_watch::NodeWatch;
 use super::node_watch::Seen;
-use super::stats::{NodeState, Stats};
+use super::stats::{NodeState, NodeStats, Stats};
 use crate::base::clock::{Clock, Moment};
 use crate::base::error::Loss;
 use crate::base::mode::Mode;
@@ -26,6 +26,9 @@ pub(crate) struct Sight {
     pub(super) nodes: Box<[Seen]>,
     /// The labels of the nodes.
     labels: OnceLock<Box<[Arc<str>]>>,
+    /// The nodes, for the margin in events. Weak: the task of a node has this, and ends when the node is
+    /// dropped.
+    observed: OnceLock<Box<[Weak<dyn Node>]>>,
     observers: Option<Box<Observers>>,
     /// Whether an observer wants requests.
     times_requests: bool,
@@ -53,6 +56,7 @@ impl Sight {
             counters: Counters::default(),
             nodes: (0..nodes).map(|_| Seen::default()).collect(),
             labels: OnceLock::new(),
+            observed: OnceLock::new(),
             times_requests: observers.as_ref().is_some_and(|to| to.wants_requests),
             observers,
             warn_slow_acquire,
@@ -64,6 +68,9 @@ impl Sight {
         if let Some(observers) = &self.observers {
             let labels = nodes.iter().map(|node| node.label().into());
             let _ = self.labels.set(labels.collect());
+            let _ = self
+                .observed
+                .set(nodes.iter().map(Arc::downgrade).collect());
             observers.start();
         }
     }
@@ -168,14 +175,10 @@ impl Sight {
     }
 
     pub(crate) fn stats(&self, nodes: &[Arc<dyn Node>]) -> Stats {
-        let (now, counters) = (self.clock.now(), &self.counters);
+        let counters = &self.counters;
         let observers = self.observers.as_ref();
         let ended = counters.ends();
-        let each = self.nodes.iter().zip(nodes);
-        let nodes: Vec<_> = each.map(|(seen, node)| seen.stats(&**node, now)).collect();
-        let votes = nodes
-            .iter()
-            .filter(|node| matches!(node.state, NodeState::Up) && node.quarantine_left.is_zero());
+        let nodes = self.node_stats(nodes);
         Stats {
             leases_held: counters.began.get().saturating_sub(ended.total()),
             waiters: waiters(counters),
@@ -185,17 +188,24 @@ impl Sight {
             renewals: counters.renewals(),
             ended,
             lost: counters.losses(),
-            quorum_margin: margin(votes.count(), nodes.len()),
+            quorum_margin: margin(&nodes),
             nodes,
             events_dropped: observers.map_or(0, |to| to.dropped.get()),
             observer_panics: observers.map_or(0, |to| to.panics()),
         }
     }
 
-    pub(super) fn quorum_margin(&self) -> i64 {
+    fn node_stats(&self, nodes: &[Arc<dyn Node>]) -> Vec<NodeStats> {
         let now = self.clock.now();
-        let votes = self.nodes.iter().filter(|node| node.votes(now)).count();
-        margin(votes, self.nodes.len())
+        let each = self.nodes.iter().zip(nodes);
+        each.map(|(seen, node)| seen.stats(&**node, now)).collect()
+    }
+
+    /// The margin of [`Stats`], for an event. `None` if the client is gone.
+    pub(super) fn quorum_margin(&self) -> Option<i64> {
+        let nodes = self.observed.get()?.iter().map(Weak::upgrade);
+        let nodes: Option<Vec<_>> = nodes.collect();
+        Some(margin(&self.node_stats(&nodes?)))
     }
 
     /// Delivers an event on a task of its own.
@@ -220,9 +230,12 @@ fn waiters(counters: &Counters) -> u64 {
 }
 
 /// How many nodes more than a majority vote.
-fn margin(votes: usize, nodes: usize) -> i64 {
+fn margin(nodes: &[NodeStats]) -> i64 {
+    let votes = |node: &&NodeStats| node.state == NodeState::Up && node.quarantine_left.is_zero();
+    let votes = nodes.iter().filter(votes).count();
     // A client has at most 64 nodes.
-    i64::try_from(votes).unwrap_or(i64::MAX) - i64::try_from(majority(nodes)).unwrap_or(i64::MAX)
+    let number = |count| i64::try_from(count).unwrap_or(i64::MAX);
+    number(votes) - number(majority(nodes.len()))
 }
 
 /// How a call to acquire a lock ended.

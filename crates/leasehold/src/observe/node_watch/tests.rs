@@ -135,3 +135,31 @@ async fn a_quarantine_that_gets_longer_is_reported_again() {
     watch.votes_again("a");
     assert_eq!(watched.changes(1).await, ["votes"]);
 }
+
+/// The margin in events is that of [`Stats`](crate::observe::Stats), also beside nodes without a
+/// connection, of which one fails.
+#[tokio::test]
+async fn the_margin_in_events_is_that_of_the_stats() {
+    let down = || Stub(Some(Err(NodeError::Unanswered)));
+    let watched = Watched::beside(vec![Stub(Some(Ok(()))), down(), down(), Stub(None)]);
+    let (watch, start) = (&watched.watch, Moment::now());
+    let margin = || watched.sight.stats(&watched.nodes).quorum_margin;
+    assert_eq!(margin(), -2);
+    watch.connected("a", &found(start, 0));
+    assert_eq!(margin(), -1);
+    let events = watched.events(2).await;
+    assert_eq!(events, [("connected", -1), ("up", -1)]);
+    watch.down("a", &NodeError::Unanswered);
+    assert_eq!(margin(), -2);
+    assert_eq!(watched.events(1).await, [("down", -2)]);
+    // In quarantine from the first event on.
+    watch.connected("a", &found(start, 60));
+    assert_eq!(margin(), -2);
+    let events = watched.events(3).await;
+    assert_eq!(events, [("connected", -2), ("up", -2), ("quarantined", -2)]);
+    watch.votes_again("a");
+    assert_eq!(
+        (watched.events(1).await, margin()),
+        (vec![("votes", -1)], -1)
+    );
+}
