@@ -29,6 +29,7 @@ pub(crate) struct Acquiring<'a> {
     key: &'a Name,
     mode: Mode,
     pub(crate) started: Moment,
+    may_wait: bool,
     contended: AtomicBool,
     warned: AtomicBool,
     /// The lock in events and spans. `None` if there are neither.
@@ -51,6 +52,7 @@ impl<'a> Acquiring<'a> {
             key,
             mode,
             started: core.clock.now(),
+            may_wait: options.may_wait(),
             contended: AtomicBool::new(false),
             warned: AtomicBool::new(false),
             seen: match core.sight().is_observed() || is_traced() {
@@ -68,10 +70,14 @@ impl<'a> Acquiring<'a> {
         (!span.is_disabled()).then(|| span.clone())
     }
 
-    /// Notes that the lock is taken, and the call waits. Counts once.
+    /// Notes that the lock is taken, and the call waits if it may. Counts once.
     pub(crate) fn contend(&self) {
         if !self.contended.swap(true, Ordering::Relaxed) {
-            self.core.sight().waiting(self.subject());
+            let sight = self.core.sight();
+            sight.contended();
+            if self.may_wait {
+                sight.waiting(self.subject());
+            }
         }
     }
 
@@ -172,6 +178,7 @@ impl<'a> Acquiring<'a> {
             outcome,
             token,
             contended: self.is_contended(),
+            did_wait: self.is_contended() && self.may_wait,
             hand_over: self.hand_over,
         };
         self.core.sight().acquired(self.subject(), call);

@@ -410,6 +410,12 @@ impl Options {
         self.wait != Wait::No && self.attempts != Some(1) && !self.barging
     }
 
+    /// Whether a call that finds the lock taken may wait for it.
+    pub(crate) fn may_wait(&self) -> bool {
+        let never = matches!(self.wait, Wait::No | Wait::For(Duration::ZERO));
+        !never && self.attempts != Some(1)
+    }
+
     /// The options of a part of a call that has waited since `started`.
     pub(crate) fn waiting_since(mut self, started: Moment, now: Moment) -> Self {
         if let Wait::For(wait) = &mut self.wait {

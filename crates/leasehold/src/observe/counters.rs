@@ -30,9 +30,11 @@ pub(crate) struct Counters {
     renewals: [Counter; 2],
     /// Leases that began.
     pub(super) began: Counter,
-    /// Calls that found the lock taken, and those of them that have ended.
+    /// Calls that found the lock taken.
     pub(super) contended: Counter,
-    pub(super) contended_ended: Counter,
+    /// Calls that began to wait, and those of them that have ended.
+    pub(super) waiting: Counter,
+    pub(super) waiting_ended: Counter,
 }
 
 impl Counters {

@@ -30,8 +30,8 @@ pub enum Event {
     Request(Request),
 }
 
-/// A call that begins to wait. Each is followed by an [`Acquire`] that is
-/// [contended](Acquire::contended).
+/// A call that begins to wait. Each is followed by an [`Acquire`] of a call that [did
+/// wait](Acquire::did_wait). Calls that never wait have none.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Waiting {
@@ -59,8 +59,10 @@ pub struct Acquire {
     pub token: Option<u64>,
     /// How long the call took.
     pub waited: Duration,
-    /// Whether the lock was taken when the call first asked for it.
+    /// Whether the call found the lock taken.
     pub contended: bool,
+    /// Whether the call waited, because it found the lock taken: there was an [`Event::Waiting`].
+    pub did_wait: bool,
     /// Who handed the lease over to the call, if it was handed over.
     pub hand_over: Option<HandOver>,
 }

@@ -100,7 +100,6 @@ impl Observer for MetricsObserver {
         match event {
             Event::Waiting(waiting) => {
                 gauge!(WAITERS, "class" => label(&waiting.class)).increment(1.0);
-                counter!(CONTENDED, "class" => label(&waiting.class)).increment(1);
             }
             Event::Acquire(call) => acquired(call),
             Event::Renewal(renewal) => renewed(renewal),
@@ -125,6 +124,9 @@ fn acquired(call: &Acquire) {
     histogram!(ACQUIRE_WAIT, "class" => label(&call.class), "outcome" => outcome)
         .record(call.waited);
     if call.contended {
+        counter!(CONTENDED, "class" => label(&call.class)).increment(1);
+    }
+    if call.did_wait {
         gauge!(WAITERS, "class" => label(&call.class)).decrement(1.0);
     }
     if call.outcome == Outcome::Granted {

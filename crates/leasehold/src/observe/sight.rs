@@ -94,9 +94,14 @@ impl Sight {
         })
     }
 
+    /// A call found the lock taken.
+    pub(crate) fn contended(&self) {
+        self.counters.contended.add();
+    }
+
     /// A call begins to wait.
     pub(crate) fn waiting(&self, subject: Option<&Subject>) {
-        self.counters.contended.add();
+        self.counters.waiting.add();
         self.deliver(subject, |Subject { name, class }| {
             Event::Waiting(Waiting { name, class })
         });
@@ -105,8 +110,8 @@ impl Sight {
     /// A call to acquire a lock has ended.
     pub(crate) fn acquired(&self, subject: Option<&Subject>, call: Finished) {
         self.counters.count_acquire(call.outcome);
-        if call.contended {
-            self.counters.contended_ended.add();
+        if call.did_wait {
+            self.counters.waiting_ended.add();
         }
         if let Some(by) = call.hand_over {
             self.counters.count_hand_over(by);
@@ -121,6 +126,7 @@ impl Sight {
                 token: call.token,
                 waited: now.saturating_duration_since(call.started),
                 contended: call.contended,
+                did_wait: call.did_wait,
                 hand_over: call.hand_over,
             })
         });
@@ -225,8 +231,8 @@ impl Sight {
 
 fn waiters(counters: &Counters) -> u64 {
     // In this order: a call that ends in between must not make the number negative.
-    let ended = counters.contended_ended.get();
-    counters.contended.get().saturating_sub(ended)
+    let ended = counters.waiting_ended.get();
+    counters.waiting.get().saturating_sub(ended)
 }
 
 /// How many nodes more than a majority vote.
@@ -245,6 +251,7 @@ pub(crate) struct Finished {
     pub(crate) outcome: Outcome,
     pub(crate) token: Option<u64>,
     pub(crate) contended: bool,
+    pub(crate) did_wait: bool,
     pub(crate) hand_over: Option<HandOver>,
 }
 

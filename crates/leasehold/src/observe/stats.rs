@@ -26,7 +26,7 @@ pub struct Stats {
     pub waiters: u64,
     /// Calls to acquire a lock that have ended, by outcome.
     pub acquires: Acquires,
-    /// Calls that found the lock taken.
+    /// Calls that found the lock taken, also those that did not wait.
     pub contended: u64,
     /// Leases that were handed over to a call that waited.
     pub hand_overs: HandOvers,

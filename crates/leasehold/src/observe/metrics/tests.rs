@@ -37,6 +37,7 @@ fn events() -> Vec<Event> {
             token: Some(1),
             waited: second,
             contended: true,
+            did_wait: true,
             hand_over: Some(HandOver::Local),
         }),
         Event::Renewal(Renewal {
@@ -170,4 +171,20 @@ fn the_slack_of_a_confirmation_is_not_recorded() {
         !text.contains("leasehold_lease_slack_seconds_sum"),
         "{text}"
     );
+}
+
+/// A call that finds the lock taken and does not wait.
+#[test]
+fn a_call_that_does_not_wait_is_no_waiter() {
+    let mut events = events();
+    events.remove(0);
+    if let Event::Acquire(call) = &mut events[0] {
+        call.did_wait = false;
+    }
+    let text = render(&events);
+    assert!(
+        text.contains("leasehold_contended_total{class=\"orders/*\"} 1"),
+        "{text}"
+    );
+    assert!(!text.contains("leasehold_waiters{"), "{text}");
 }
