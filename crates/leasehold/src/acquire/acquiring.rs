@@ -12,7 +12,7 @@ use crate::base::error::{Error, Refusal};
 use crate::base::mode::Mode;
 use crate::base::name::Name;
 use crate::client::core::Core;
-use crate::client::options::Options;
+use crate::client::options::{Goal, Options};
 use crate::lease::holding::Holding;
 use crate::observe::sight::{Finished, Subject};
 use crate::observe::{HandOver, Outcome};
@@ -29,6 +29,7 @@ pub(crate) struct Acquiring<'a> {
     key: &'a Name,
     mode: Mode,
     pub(crate) started: Moment,
+    goal: Goal,
     may_wait: bool,
     contended: AtomicBool,
     warned: AtomicBool,
@@ -52,6 +53,7 @@ impl<'a> Acquiring<'a> {
             key,
             mode,
             started: core.clock.now(),
+            goal: options.goal,
             may_wait: options.may_wait(),
             contended: AtomicBool::new(false),
             warned: AtomicBool::new(false),
@@ -154,7 +156,7 @@ impl<'a> Acquiring<'a> {
     pub(crate) fn finish(&mut self, acquired: &Result<Lease, Error>) {
         let (outcome, token) = match acquired {
             Ok(lease) => (Outcome::Granted, Some(lease.token())),
-            Err(error) => (Outcome::of_error(error), None),
+            Err(error) => (Outcome::of_error(error, self.goal), None),
         };
         self.report(outcome, token);
     }

@@ -23,7 +23,7 @@ impl Counter {
 /// What a client counts, except for its nodes.
 #[derive(Default)]
 pub(crate) struct Counters {
-    outcomes: [Counter; 6],
+    outcomes: [Counter; 7],
     ends: [Counter; 6],
     losses: [Counter; 5],
     hand_overs: [Counter; 2],
@@ -62,6 +62,7 @@ impl Counters {
         Acquires {
             granted: of(Outcome::Granted),
             held: of(Outcome::Held),
+            result: of(Outcome::Result),
             timed_out: of(Outcome::TimedOut),
             no_majority: of(Outcome::NoMajority),
             cancelled: of(Outcome::Cancelled),

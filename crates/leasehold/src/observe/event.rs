@@ -7,6 +7,7 @@ use crate::base::error::{Error, Loss};
 use crate::base::mode::Mode;
 use crate::base::name::Name;
 use crate::base::vote::NodeError;
+use crate::client::options::Goal;
 use crate::node::Verb;
 
 /// Something that happened to a lock, a lease or a node.
@@ -75,6 +76,8 @@ pub enum Outcome {
     Granted,
     /// [`Error::Held`]: the lock is taken, and the call did not wait.
     Held,
+    /// With the stored result of a [`Once`](crate::Once), so that there is nothing to do.
+    Result,
     /// [`Error::TimedOut`]: the lock was taken for as long as the call waited.
     TimedOut,
     /// [`Error::NoMajority`]: too few nodes answered.
@@ -86,8 +89,14 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    pub(crate) fn of_error(error: &Error) -> Self {
+    /// How a call with this goal ended with an error.
+    pub(crate) fn of_error(error: &Error, goal: Goal) -> Self {
         match error {
+            Error::Held(refusal) | Error::TimedOut { refusal, .. }
+                if goal == Goal::LockOrResult && refusal.result().is_some() =>
+            {
+                Self::Result
+            }
             Error::Held(_) => Self::Held,
             Error::TimedOut { .. } => Self::TimedOut,
             Error::NoMajority(_) => Self::NoMajority,
@@ -95,13 +104,14 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome as the value of a label: `granted`, `held`, `timeout`, `no_majority`,
-    /// `cancelled` or `error`.
+    /// Returns the outcome as the value of a label: `granted`, `held`, `result`, `timeout`,
+    /// `no_majority`, `cancelled` or `error`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Granted => "granted",
             Self::Held => "held",
+            Self::Result => "result",
             Self::TimedOut => "timeout",
             Self::NoMajority => "no_majority",
             Self::Cancelled => "cancelled",

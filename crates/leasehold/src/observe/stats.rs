@@ -58,6 +58,8 @@ pub struct Acquires {
     pub granted: u64,
     /// The lock was taken, and the call did not wait.
     pub held: u64,
+    /// The call returned the stored result of a [`Once`](crate::Once).
+    pub result: u64,
     /// The lock was taken for as long as the call waited.
     pub timed_out: u64,
     /// Too few nodes answered.

@@ -105,6 +105,27 @@ async fn every_outcome_is_counted_and_reported() {
     drop(held);
 }
 
+/// The result of a period is no failed attempt at the lock. To another primitive, the name is taken.
+#[tokio::test]
+async fn a_stored_result_is_an_outcome_of_its_own() {
+    let (seen, client) = recorded();
+    let once = client.once("rates", Duration::from_secs(60));
+    let run = async |bytes: &[u8]| {
+        let bytes = bytes.to_vec();
+        let done = once.run(async |_| Ok::<_, std::io::Error>(bytes)).await;
+        done.unwrap().ran_here
+    };
+    assert!(run(b"1.09").await);
+    assert!(!run(b"1.10").await);
+    assert!(client.mutex("rates").try_lock().await.unwrap().is_none());
+    let calls = seen.acquires();
+    let outcomes: Vec<_> = calls.iter().map(|call| call.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Granted, Outcome::Result, Outcome::Held]);
+    assert_eq!((calls[1].contended, seen.waiting()), (false, 0));
+    let counted = client.stats().acquires;
+    assert_eq!((counted.granted, counted.result, counted.held), (1, 1, 1));
+}
+
 #[tokio::test]
 async fn a_task_that_waits_is_counted_and_gets_a_local_hand_over() {
     let (seen, client) = recorded();
