@@ -24,7 +24,8 @@ pub enum Event {
     Renewal(Renewal),
     /// A lease has ended.
     Ended(Ended),
-    /// Something happened to a node.
+    /// Something happened to a Redis node. Others report nothing:
+    /// [`Stats::nodes`](super::Stats::nodes) asks them.
     Node(NodeEvent),
     /// A node answered a request, or failed to. Only for observers that [want
     /// requests](super::Observer::wants_requests).

@@ -50,7 +50,9 @@ const QUORUM_MARGIN: &str = "leasehold_quorum_margin";
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct MetricsObserver {}
+pub struct MetricsObserver {
+    requests: bool,
+}
 
 impl Default for MetricsObserver {
     fn default() -> Self {
@@ -91,7 +93,26 @@ impl MetricsObserver {
             NODE_EPOCHS,
             "How often the node turned out to have lost its memory",
         );
-        Self {}
+        Self { requests: true }
+    }
+
+    /// Does not record `leasehold_node_request_seconds`. By default, it is recorded: every request to
+    /// every node is timed and reported, which costs more than all other metrics together.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), leasehold::Error> {
+    /// use leasehold::observe::MetricsObserver;
+    /// use leasehold::{Client, MemoryNode};
+    ///
+    /// let client = Client::builder()
+    ///     .custom_node(MemoryNode::new("memory"))
+    ///     .observer(MetricsObserver::new().without_requests())
+    ///     .build()?;
+    /// # drop(client); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn without_requests(self) -> Self {
+        Self { requests: false }
     }
 }
 
@@ -105,12 +126,14 @@ impl Observer for MetricsObserver {
             Event::Renewal(renewal) => renewed(renewal),
             Event::Ended(lease) => ended(lease),
             Event::Node(node) => node_changed(node),
-            Event::Request(request) => requested(request),
+            // Another observer may want them.
+            Event::Request(request) if self.requests => requested(request),
+            Event::Request(_) => {}
         }
     }
 
     fn wants_requests(&self) -> bool {
-        true
+        self.requests
     }
 }
 

@@ -150,11 +150,13 @@ pub struct NodeStats {
     pub requests: u64,
     /// Requests that the node did not answer, or answered with an error.
     pub errors: u64,
-    /// How often the client connected again. 0 for nodes without a connection.
+    /// How often the client connected again. Only Redis nodes have a connection; 0 for others.
     pub reconnects: u64,
-    /// How often the node turned out to have lost its memory, or to be another server.
+    /// How often the node turned out to have lost its memory, or to be another server. 0 for nodes
+    /// without a connection.
     pub epochs: u64,
-    /// How much longer the node does not vote because it may have lost locks. Zero if it votes.
+    /// How much longer the node does not vote because it may have lost locks. Zero if it votes, and
+    /// for nodes without a connection.
     pub quarantine_left: Duration,
     /// By how many microseconds the node's clock was ahead of this client's wall clock when the client
     /// connected. `None` for nodes without a connection.

@@ -115,9 +115,13 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 fn render(events: &[Event]) -> String {
+    render_by(MetricsObserver::new, events)
+}
+
+fn render_by(observer: impl FnOnce() -> MetricsObserver, events: &[Event]) -> String {
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || {
-        let observer = MetricsObserver::new();
+        let observer = observer();
         for event in events {
             observer.event(event);
         }
@@ -187,4 +191,14 @@ fn a_call_that_does_not_wait_is_no_waiter() {
         "{text}"
     );
     assert!(!text.contains("leasehold_waiters{"), "{text}");
+}
+
+#[test]
+fn without_requests_none_are_wanted_or_recorded() {
+    assert!(MetricsObserver::new().wants_requests());
+    assert!(!MetricsObserver::new().without_requests().wants_requests());
+    let text = render_by(|| MetricsObserver::new().without_requests(), &events());
+    let mut all = documented();
+    all.remove(NODE_REQUEST);
+    assert_eq!(recorded(&text), all, "{text}");
 }
