@@ -232,12 +232,20 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Writes bytes so that they can neither break a line nor move the cursor: printable UTF-8
-/// unchanged, everything else escaped.
+/// Whether a character is not visible and changes how the text around it is shown: control characters,
+/// marks of the direction of writing, separators of lines, and spaces without a width.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{61c}' | '\u{ad}')
+}
+
+/// Writes bytes so that they can neither break a line, nor move the cursor, nor change the order of
+/// what is around them: visible UTF-8 unchanged, everything else escaped.
 pub(crate) fn escape(bytes: &[u8], out: &mut impl fmt::Write) -> fmt::Result {
     for chunk in bytes.utf8_chunks() {
         for c in chunk.valid().chars() {
-            if c.is_control() || c == '\\' {
+            if is_hidden(c) || c == '\\' {
                 write!(out, "{}", c.escape_default())?;
             } else {
                 out.write_char(c)?;
@@ -333,6 +341,9 @@ mod tests {
     fn terminal_escapes_are_defused() {
         let name = Name::new(b"\x1b[2Jok \xc3\xa9 \xff").unwrap();
         assert_eq!(name.to_string(), "\\u{1b}[2Jok é \\xff");
+        // Marks that would show the rest backwards, or nothing at all.
+        let name = Name::new("a\u{202e}b\u{200b}\u{feff} 注文").unwrap();
+        assert_eq!(name.to_string(), "a\\u{202e}b\\u{200b}\\u{feff} 注文");
     }
 
     #[test]

@@ -216,11 +216,15 @@ impl PastLease {
     }
 }
 
+/// The end of the year 9999. Programs that write dates cannot write later ones.
+const LATEST_MS: u64 = 253_402_300_799_999;
+
 /// `Some(None)` if the time is not known, and `None` if the text is no time.
 fn time(ms: &str) -> Option<Option<SystemTime>> {
     match ms.parse().ok()? {
         0 => Some(None),
-        ms => UNIX_EPOCH.checked_add(Duration::from_millis(ms)).map(Some),
+        ms @ 1..=LATEST_MS => Some(Some(UNIX_EPOCH + Duration::from_millis(ms))),
+        _ => None,
     }
 }
 
@@ -245,6 +249,18 @@ mod tests {
             token: 1_763_000_000_000_016,
         };
         PastLease::parse(&recorded.to_text()).unwrap()
+    }
+
+    /// Anyone who may write to the list can write this.
+    #[test]
+    fn a_time_that_cannot_be_shown_is_no_time() {
+        let with_time = |ms: u64| {
+            let text = format!("released:1700000000000:{ms}:00112233aabb:::1700000000000000:1@h:x");
+            PastLease::parse(text.as_bytes())
+        };
+        assert_eq!(with_time(LATEST_MS).unwrap().ended_at, at(LATEST_MS));
+        assert!(with_time(LATEST_MS + 1).is_none());
+        assert!(with_time(u64::MAX).is_none());
     }
 
     #[test]

@@ -323,6 +323,9 @@ pub enum NodeError {
         /// The server's message.
         why: String,
     },
+    /// The client gave the request up before it was sent, because it was cancelled.
+    #[error("given up before it was sent")]
+    GivenUp,
     /// The node dropped the call without answering it.
     #[error("the node did not answer")]
     Unanswered,
@@ -403,6 +406,7 @@ impl NodeError {
         match self {
             Self::NoPermission { .. } | Self::NotReplicated { .. } => false,
             Self::Unreachable { .. }
+            | Self::GivenUp
             | Self::StoreUnavailable { .. }
             | Self::OutOfMemory
             | Self::CannotPersist { .. } => true,

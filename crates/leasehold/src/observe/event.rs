@@ -293,8 +293,7 @@ pub enum NodeChange {
         /// For how long.
         left: Duration,
     },
-    /// The node votes again. Noticed with the first request after the quarantine, or when the client
-    /// connects again.
+    /// The node votes again.
     QuarantineOver,
 }
 

@@ -294,6 +294,10 @@ impl RequestWatch {
         node: usize,
         error: Option<&NodeError>,
     ) {
+        // Not the node's failure: the caller was cancelled.
+        if matches!(error, Some(NodeError::GivenUp)) {
+            return;
+        }
         if error.is_some() {
             self.sight.nodes[node].errors.add();
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::observe::{NodeChange, NodeState};
 use leasehold::{Client, Options};
 use leasehold_testkit::RedisServer;
-use leasehold_testkit::setup::{LONG, builder, fresh, until};
+use leasehold_testkit::setup::{LONG, builder, client, fresh, lock, patient, until};
 
 use crate::Recorder;
 
@@ -88,6 +88,30 @@ async fn a_server_that_goes_and_comes_is_reported_once_per_change() {
     assert_eq!(down.1, 0, "one more of three may not fail");
 }
 
+/// Requests that the caller gave up before they were sent are no failures of the node.
+#[tokio::test]
+async fn cancelled_calls_are_no_errors() {
+    let servers = [RedisServer::start()];
+    let client = client(&servers).await;
+    let holder = lock(&client, "a").await;
+    for _ in 0..5 {
+        let waiters = (0..40).map(|wait_ms| {
+            let mutex = client.mutex("a").with_options(patient);
+            let waiting = async move {
+                let limit = Duration::from_millis(wait_ms % 7);
+                assert!(tokio::time::timeout(limit, mutex.lock()).await.is_err());
+            };
+            tokio::spawn(waiting)
+        });
+        for waiter in waiters.collect::<Vec<_>>() {
+            waiter.await.expect("a waiter that gives up");
+        }
+    }
+    holder.release().await;
+    let node = &client.stats().nodes[0];
+    assert_eq!(node.errors, 0, "of {} requests", node.requests);
+}
+
 #[tokio::test]
 async fn a_quarantine_is_reported_until_the_node_votes() {
     let mut servers = vec![RedisServer::start()];
@@ -119,8 +143,9 @@ async fn a_quarantine_is_reported_until_the_node_votes() {
             .map(|(change, _)| kind(change))
             .collect::<Vec<_>>()
     };
-    until("it votes again", || kinds().last() == Some(&"votes")).await;
+    // The end of the quarantine needs no request.
     busy.abort();
+    until("it votes again", || kinds().last() == Some(&"votes")).await;
     assert_eq!(client.stats().quorum_margin, 0);
     let quarantines = kinds()
         .iter()

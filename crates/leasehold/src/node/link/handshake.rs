@@ -63,22 +63,30 @@ impl Handshake {
 
     /// Whether the server may have forgotten since the call was first sent, and so does not
     /// recognise it: it does not vote yet, or grants no token of that time any more.
-    pub(super) fn has_forgotten(&mut self, call: &Call, now: Moment) -> bool {
+    pub(super) fn has_forgotten(&self, call: &Call, now: Moment) -> bool {
         let takes = !matches!(call.verb(), Verb::Release { .. });
         let claim = call.claim();
         let floor = claim.is_fenced() && claim.token() <= self.floor;
         takes && (floor || self.quarantined(call, now).is_some())
     }
 
+    /// When the server votes, if it does not yet.
+    pub(super) fn votes_at(&self) -> Option<Moment> {
+        self.quarantine.as_ref().map(|quarantine| quarantine.until)
+    }
+
+    /// Ends the quarantine if it is over. Returns whether it has ended now.
+    pub(super) fn end_quarantine(&mut self, now: Moment) -> bool {
+        self.quarantine
+            .take_if(|quarantine| quarantine.until <= now)
+            .is_some()
+    }
+
     /// The vote of a server in quarantine. RELEASE is allowed: it deletes only what belongs to the
     /// claim.
-    pub(super) fn quarantined(&mut self, call: &Call, now: Moment) -> Option<Vote> {
+    pub(super) fn quarantined(&self, call: &Call, now: Moment) -> Option<Vote> {
         let quarantine = self.quarantine.as_ref()?;
-        if now >= quarantine.until {
-            self.quarantine = None;
-            return None;
-        }
-        if matches!(call.verb(), Verb::Release { .. }) {
+        if now >= quarantine.until || matches!(call.verb(), Verb::Release { .. }) {
             return None;
         }
         Some(Vote::Quarantined {

@@ -94,8 +94,7 @@ impl Job {
 
     /// Answers a job that [was given up](Self::is_given_up) before it was sent.
     pub(super) fn given_up(self) {
-        let why = "given up before it was sent".into();
-        self.give_up(NodeError::Unreachable { why });
+        self.give_up(NodeError::GivenUp);
     }
 
     /// Whether the claim is being released. Rule: from then on, no ACQUIRE, WAIT or EXTEND of the

@@ -100,7 +100,12 @@ impl<'a, T: Transport> Serving<'a, T> {
         let mut timer = std::pin::pin!(clock.sleep_until(timer_at));
         let mut open = true;
         let ended = loop {
-            let due = self.batches.iter().map(|b| b.deadline).min();
+            let due = self
+                .batches
+                .iter()
+                .map(|b| b.deadline)
+                .chain(self.server.votes_at())
+                .min();
             if let Some(due) = due.filter(|&due| due < timer_at) {
                 timer_at = due;
                 timer.set(clock.sleep_until(timer_at));
@@ -124,7 +129,9 @@ impl<'a, T: Transport> Serving<'a, T> {
                 }
                 Event::Timer => {
                     let fired_at = std::mem::replace(&mut timer_at, Moment::FAR);
-                    self.overdue(fired_at, clock.now())
+                    let now = clock.now();
+                    self.note_end_of_quarantine(now);
+                    self.overdue(fired_at, now)
                 }
             };
             if let Err(why) = outcome {
@@ -167,7 +174,9 @@ impl<'a, T: Transport> Serving<'a, T> {
         }
         if self.batches.is_empty() {
             self.link.transport.poll(&mut self.connection, cx);
-        } else if timer.poll(cx).is_ready() {
+        }
+        let is_timed = !self.batches.is_empty() || self.server.votes_at().is_some();
+        if is_timed && timer.poll(cx).is_ready() {
             return Poll::Ready(Event::Timer);
         }
         Poll::Pending
@@ -200,7 +209,7 @@ impl<'a, T: Transport> Serving<'a, T> {
         }
         let asked = jobs.iter().map(|job| job.call.timeout()).min();
         let mut sending = Vec::with_capacity(jobs.len());
-        let was_quarantined = self.server.quarantine.is_some();
+        self.note_end_of_quarantine(now);
         for job in jobs {
             // Its release may be on its way already, and must not be overtaken.
             if job.is_given_up() {
@@ -222,12 +231,9 @@ impl<'a, T: Transport> Serving<'a, T> {
                 None => sending.push(job),
             }
         }
-        if was_quarantined && self.server.quarantine.is_none() {
-            self.link.watch.votes_again(self.link.transport.label());
-        }
         // While the server does not vote, its records are looked at all the same: an operator may
         // have recorded that it had nothing to forget.
-        let is_used = !sending.is_empty() || self.server.quarantine.is_some();
+        let is_used = !sending.is_empty() || self.server.votes_at().is_some();
         let probe = is_used.then(|| self.probe(now)).flatten();
         // Counted from the sending: a call that waited long for the connection must not
         // make the connection look slow.
@@ -249,6 +255,12 @@ impl<'a, T: Transport> Serving<'a, T> {
             replies,
         });
         Ok(())
+    }
+
+    fn note_end_of_quarantine(&mut self, now: Moment) {
+        if self.server.end_quarantine(now) {
+            self.link.watch.votes_again(self.link.transport.label());
+        }
     }
 
     /// Puts calls together that can share a request.
