@@ -156,6 +156,8 @@ impl Shared {
 mod tests {
     use std::time::Duration;
 
+    use leasehold_testkit::setup::until;
+
     use super::*;
     use crate::base::name::Name;
     use crate::node::Verb;
@@ -212,16 +214,14 @@ mod tests {
         }
         assert_eq!(observers.dropped.get(), most);
         observers.start();
-        while seen.0.lock().unwrap().0.len() < 2 * QUEUE {
-            tokio::task::yield_now().await;
-        }
+        let all = || seen.0.lock().unwrap().0.len() == 2 * QUEUE;
+        until("all ends are delivered", all).await;
         assert!(seen.0.lock().unwrap().0.is_sorted());
         assert_eq!(seen.0.lock().unwrap().1, QUEUE);
         // There is room again.
         observers.queue(request());
-        while seen.0.lock().unwrap().1 == QUEUE {
-            tokio::task::yield_now().await;
-        }
+        let one_more = || seen.0.lock().unwrap().1 > QUEUE;
+        until("the request is delivered", one_more).await;
         assert_eq!(observers.dropped.get(), most);
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Mutex;
 
+use leasehold_testkit::setup::until;
+
 use super::*;
 use crate::base::clock::Clock;
 use crate::node::Call;
@@ -63,9 +65,10 @@ impl Watched {
 
     /// The next events: what changed, and the margin.
     async fn events(&self, count: usize) -> Vec<(&'static str, i64)> {
-        while self.recorder.0.lock().unwrap().len() < count {
-            tokio::task::yield_now().await;
-        }
+        until("the events are delivered", || {
+            self.recorder.0.lock().unwrap().len() >= count
+        })
+        .await;
         for _ in 0..10 {
             // Further ones would be delivered now.
             tokio::task::yield_now().await;
