@@ -48,6 +48,7 @@ impl Builder {
             ttl: options.ttl,
             node_timeout: options.timeout_of_node(),
             constants: settings.constants,
+            replicas: settings.replicas,
         };
         let facts = for_each(&nodes, &settings, Examined::facts, || {
             Facts::Other(Some(Err(NodeError::Unanswered)))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Info;
-use crate::node::{Constants, NodeError};
+use crate::node::{Constants, NodeError, Replicas};
 
 /// What all judgements need to know of the client.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Context {
     pub(crate) ttl: Duration,
     pub(crate) node_timeout: Duration,
     pub(crate) constants: Constants,
+    /// How many replicas must have each lock, if that is asked for.
+    pub(crate) replicas: Option<Replicas>,
 }
 
 /// What was read from one node.

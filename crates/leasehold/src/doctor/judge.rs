@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::facts::{Address, Context, ServerFacts};
 use super::{Check, Info, Status};
+use crate::node::{Replicas, Shortfall};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// A certificate with less time left is a warning, and a failure.
@@ -239,19 +240,40 @@ fn replicas(server: &ServerFacts, context: &Context) -> Verdict {
     let Some(count) = info.number::<u64>("connected_slaves") else {
         return hidden("connected_slaves");
     };
-    if count == 0 {
-        return ok("no replicas");
-    }
     let slaves = (0..count).filter_map(|index| info.text(&format!("slave{index}")));
-    let lags = slaves.filter_map(|slave| Info::part(slave, "lag")?.parse::<u64>().ok());
+    let slaves: Vec<_> = slaves.collect();
+    let seen = match count {
+        0 => "no replicas".to_owned(),
+        1 => "1 replica".to_owned(),
+        count => format!("{count} replicas"),
+    };
+    let required = context.replicas.filter(|_| !server.is_replica());
+    if let Some(replicas) = required {
+        let is_loading = |slave: &&&str| Info::part(slave, "state").is_some_and(|s| s != "online");
+        let loading = slaves.iter().filter(is_loading).count() as u64;
+        let seen = match loading {
+            0 => seen.clone(),
+            loading => format!("{seen}, {loading} of which cannot acknowledge locks yet"),
+        };
+        if let Some(shortfall) = shortfall(&seen, count.saturating_sub(loading), replicas) {
+            return shortfall;
+        }
+    }
+    if count == 0 {
+        return ok(seen);
+    }
+    let lags = slaves
+        .iter()
+        .filter_map(|slave| Info::part(slave, "lag")?.parse::<u64>().ok());
     let lag = lags.max();
-    let s = if count == 1 { "" } else { "s" };
-    let seen = format!("{count} replica{s}");
     if let Some(lag) = lag.filter(|lag| *lag > MAX_LAG_S) {
         return warn(
             format!("{seen}, the last of which is {lag} s behind"),
             "check the network and the load of the replica; a failover now would lose that much",
         );
+    }
+    if let Some(Replicas { wanted, .. }) = required {
+        return ok(format!("{seen}, {wanted} of which must have each lock"));
     }
     match context.constants.restart_guard {
         Some(guard) => ok(format!(
@@ -263,6 +285,25 @@ fn replicas(server: &ServerFacts, context: &Context) -> Verdict {
              --restart-guard 60s), or let the resource check tokens",
         ),
     }
+}
+
+/// Too few replicas can acknowledge locks.
+fn shortfall(seen: &str, online: u64, replicas: Replicas) -> Option<Verdict> {
+    let wanted = replicas.wanted;
+    if online >= wanted.into() {
+        return None;
+    }
+    let remedy = "bring the missing replicas back, or use a smaller number in all clients";
+    Some(match replicas.otherwise {
+        Shortfall::Refuse => fail(
+            format!("{seen}, and `replicas` is {wanted}: no lock can be acquired"),
+            remedy,
+        ),
+        Shortfall::Warn => warn(
+            format!("{seen}, and `prefer_replicas` is {wanted}: locks count without replicas"),
+            remedy,
+        ),
+    })
 }
 
 fn split_brain(server: &ServerFacts, context: &Context) -> Verdict {

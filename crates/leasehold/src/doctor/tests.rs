@@ -8,7 +8,7 @@ use super::facts::{
     SetRecord, Slow, StoreFacts,
 };
 use super::{Check, Finding, Info, Report, Status, findings};
-use crate::node::{Constants, NodeError};
+use crate::node::{Constants, NodeError, Replicas, Shortfall};
 
 /// What a healthy server shows. A test replaces some of the lines.
 const INFO: &str = "redis_version:7.0.15\nredis_mode:standalone\nrun_id:a1\nuptime_in_seconds:900\n\
@@ -82,6 +82,7 @@ fn context(nodes: usize) -> Context {
         ttl: Duration::from_secs(10),
         node_timeout: Duration::from_millis(250),
         constants: Constants::for_nodes(nodes),
+        replicas: None,
     }
 }
 
@@ -464,6 +465,107 @@ fn faults_of_one_server() {
         (s.before, s.after) = (pending(), pending())
     });
     assert_eq!(found.status, Warn, "{found:?}");
+}
+
+#[test]
+fn replicas_that_locks_need() {
+    use Shortfall::{Refuse, Warn};
+    let online = "slave0:ip=h,state=online,lag=0";
+    let two = [
+        "connected_slaves:2",
+        online,
+        "slave1:ip=i,state=online,lag=1",
+    ];
+    let loading = [
+        "connected_slaves:2",
+        online,
+        "slave1:ip=i,state=send_bulk,lag=0",
+    ];
+    let late = [
+        "connected_slaves:2",
+        online,
+        "slave1:ip=i,state=online,lag=9",
+    ];
+    let refused = "1 replica, and `replicas` is 2: no lock can be acquired";
+    for (changed, wanted, otherwise, status, says) in [
+        (
+            &two[..],
+            2,
+            Refuse,
+            Status::Ok,
+            "2 replicas, 2 of which must have each lock",
+        ),
+        (
+            &two,
+            1,
+            Warn,
+            Status::Ok,
+            "2 replicas, 1 of which must have each lock",
+        ),
+        (
+            &two,
+            3,
+            Refuse,
+            Status::Fail,
+            "2 replicas, and `replicas` is 3",
+        ),
+        (&late, 2, Refuse, Status::Warn, "9 s behind"),
+        (
+            &loading,
+            2,
+            Refuse,
+            Status::Fail,
+            "1 of which cannot acknowledge locks yet",
+        ),
+        (
+            &loading,
+            1,
+            Refuse,
+            Status::Ok,
+            "2 replicas, 1 of which must",
+        ),
+        (
+            &["connected_slaves:1", online],
+            2,
+            Refuse,
+            Status::Fail,
+            refused,
+        ),
+        (
+            &["connected_slaves:1", online],
+            2,
+            Warn,
+            Status::Warn,
+            "`prefer_replicas` is 2",
+        ),
+        (
+            &["connected_slaves:0"],
+            1,
+            Refuse,
+            Status::Fail,
+            "no replicas, and `replicas` is 1",
+        ),
+        (
+            &["connected_slaves"],
+            1,
+            Refuse,
+            Status::Unknown,
+            "connected_slaves",
+        ),
+        // The role is what is wrong.
+        (&["role:slave"], 1, Refuse, Status::Ok, "no replicas"),
+    ] {
+        let mut server = healthy();
+        server.after = info(changed);
+        let context = Context {
+            replicas: Some(Replicas { wanted, otherwise }),
+            ..context(1)
+        };
+        let found = findings(&[Facts::Server(Ok(Box::new(server)))], &context);
+        let found = of(&found, Check::Replicas);
+        assert_eq!(found.status, status, "{changed:?}: {found:?}");
+        assert!(found.seen.contains(says), "{changed:?}: {found:?}");
+    }
 }
 
 /// Any client can choose the names of its locks.

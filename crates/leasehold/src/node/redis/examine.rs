@@ -354,6 +354,10 @@ impl<'t> Probe<'t> {
             probes.push(("+incr", vec!["INCR", &epoch]));
             probes.push(("+hset", vec!["HSET", &epoch, "x", "x"]));
         }
+        if settings.replicas.is_some() {
+            // For no replica, so this waits for none.
+            probes.push(("+wait", vec!["WAIT", "0", "1"]));
+        }
         let prefix = String::from_utf8_lossy(&settings.prefix);
         let name = format!("{prefix}leasehold-doctor/{random}");
         let keys = format!("~{prefix}*");

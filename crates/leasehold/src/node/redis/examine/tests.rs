@@ -6,7 +6,7 @@ use leasehold_testkit::RedisServer;
 
 use super::*;
 use crate::node::rules::Constants;
-use crate::node::{Tls, VERIFY_AFTER};
+use crate::node::{Replicas, Shortfall, Tls, VERIFY_AFTER};
 use crate::observe::Sight;
 
 fn settings(connect_timeout: Duration) -> NodeSettings {
@@ -150,5 +150,23 @@ async fn a_notification_must_arrive() {
         assert_eq!(push.is_ok(), arrives, "{push:?}");
         let why = push.err().unwrap_or_default();
         assert_eq!(why.contains("did not arrive"), !arrives, "{why}");
+    }
+}
+
+/// WAIT is needed only by clients that wait for replicas.
+#[tokio::test]
+async fn wait_is_needed_for_replicas() {
+    let server = RedisServer::start();
+    server.run("ACL SETUSER u on >pw ~* &* +@all -wait");
+    let url = server.url().replace("redis://", "redis://u:pw@");
+    let mut settings = settings(Duration::from_secs(60));
+    for (wanted, denied) in [(None, &[][..]), (Some(1), &["+wait"])] {
+        settings.replicas = wanted.map(|wanted| Replicas {
+            wanted,
+            otherwise: Shortfall::Refuse,
+        });
+        let target = Target::parse(&url, &settings).unwrap();
+        let probe = Probe::open(&target, &settings).await.unwrap();
+        assert_eq!(probe.denied(&settings).await.unwrap(), denied);
     }
 }
