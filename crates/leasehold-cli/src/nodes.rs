@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leasehold::observe::{Event, NodeChange, NodeEvent};
 use leasehold::{Builder, Client, Options};
 
 use crate::args::{Guard, NodeArgs};
@@ -112,6 +113,18 @@ impl NodeArgs {
     }
 }
 
+/// With `--prefer-replicas`, locks count although too few replicas have them.
+fn warn_of_replicas(event: &Event) {
+    if let Event::Node(NodeEvent { node, change, .. }) = event
+        && let NodeChange::TooFewReplicas { acked, wanted, .. } = change
+    {
+        let acked = acked.map_or("an unknown number".to_owned(), |acked| acked.to_string());
+        print_message(format!(
+            "warning: {node}: {acked} of {wanted} replicas have acknowledged the lock; a failover can lose it"
+        ));
+    }
+}
+
 /// Checks the values of `--node`.
 fn check_arguments(urls: &[String]) -> Result<(), Failure> {
     if urls.iter().any(|url| has_password(url)) {
@@ -173,7 +186,7 @@ impl Deployment<'_> {
             builder = builder.replicas(number);
         }
         if let Some(number) = args.prefer_replicas {
-            builder = builder.prefer_replicas(number);
+            builder = builder.prefer_replicas(number).observer(warn_of_replicas);
         }
         if args.assume_fresh {
             builder = builder.assume_fresh();

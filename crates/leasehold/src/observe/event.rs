@@ -295,6 +295,17 @@ pub enum NodeChange {
     },
     /// The node votes again.
     QuarantineOver,
+    /// Fewer replicas acknowledge locks than [`Builder::replicas`](crate::Builder::replicas) or
+    /// `prefer_replicas` asks for. Once per change.
+    #[non_exhaustive]
+    TooFewReplicas {
+        /// How many acknowledge them; `None` if that is not known.
+        acked: Option<u32>,
+        /// How many should.
+        wanted: u32,
+    },
+    /// Enough replicas acknowledge locks again.
+    EnoughReplicas,
 }
 
 /// A request to a node, and its answer.

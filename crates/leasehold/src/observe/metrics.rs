@@ -27,6 +27,7 @@ const NODE_QUARANTINE: &str = "leasehold_node_quarantine_seconds";
 const NODE_CLOCK_OFFSET: &str = "leasehold_node_clock_offset_seconds";
 const NODE_RECONNECTS: &str = "leasehold_node_reconnects_total";
 const NODE_EPOCHS: &str = "leasehold_node_epochs_total";
+const NODE_UNREPLICATED: &str = "leasehold_node_unreplicated";
 const QUORUM_MARGIN: &str = "leasehold_quorum_margin";
 
 /// An observer that records metrics with the recorder that the program has installed for the
@@ -78,6 +79,8 @@ impl MetricsObserver {
         gauge(NODE_QUARANTINE, Seconds, quarantine);
         let offset = "How far the node's clock is ahead of the client's";
         gauge(NODE_CLOCK_OFFSET, Seconds, offset);
+        let unreplicated = "1 if too few replicas acknowledge locks, 0 if enough do again";
+        gauge(NODE_UNREPLICATED, Count, unreplicated);
         let margin = "How many more nodes may fail; below 0: there is no majority";
         gauge(QUORUM_MARGIN, Count, margin);
         let count = |name, text: &'static str| describe_counter!(name, Count, text);
@@ -200,6 +203,8 @@ fn node_changed(event: &NodeEvent) {
         NodeChange::Epoch => counter!(NODE_EPOCHS, "node" => node()).increment(1),
         NodeChange::Quarantined { left } => quarantine(node(), *left),
         NodeChange::QuarantineOver => quarantine(node(), Duration::ZERO),
+        NodeChange::TooFewReplicas { .. } => gauge!(NODE_UNREPLICATED, "node" => node()).set(1.0),
+        NodeChange::EnoughReplicas => gauge!(NODE_UNREPLICATED, "node" => node()).set(0.0),
     }
     gauge!(QUORUM_MARGIN).set(event.quorum_margin as f64);
 }

@@ -197,6 +197,33 @@ impl NodeWatch {
         self.report(label, || NodeChange::QuarantineOver);
     }
 
+    /// Too few replicas acknowledge locks, or enough do again.
+    pub(crate) fn replicas(&self, label: &str, acked: Result<u32, &NodeError>, wanted: u32) {
+        match acked {
+            Ok(acked) if acked >= wanted => {
+                tracing::info!(
+                    node = label,
+                    wanted,
+                    "enough replicas acknowledge locks again"
+                );
+                return self.report(label, || NodeChange::EnoughReplicas);
+            }
+            Ok(acked) => {
+                tracing::warn!(
+                    node = label,
+                    acked,
+                    wanted,
+                    "too few replicas acknowledge locks"
+                );
+            }
+            Err(why) => {
+                tracing::warn!(node = label, %why, "it is not known whether replicas have the locks");
+            }
+        }
+        let acked = acked.ok();
+        self.report(label, || NodeChange::TooFewReplicas { acked, wanted });
+    }
+
     /// The node cannot be asked until it is connected again.
     pub(crate) fn down(&self, label: &str, why: &NodeError) {
         let Some((sight, index)) = &self.0 else {

@@ -2,10 +2,11 @@
 //! reported about their `WAIT`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::node::NodeError;
+use leasehold::observe::{Event, NodeChange, NodeEvent};
 use leasehold::{Client, Error, Invalid, Lease, Mutex, NodeOutcome, Options, Released};
 use leasehold_testkit::setup::{
     LONG, eventually, fresh, in_line, lease_of, lock, patient, pause, until,
@@ -212,7 +213,27 @@ async fn the_server_that_voted_must_be_the_one_that_is_acknowledged() {
 #[tokio::test]
 async fn preferred_replicas_prevent_no_lock() {
     let mut servers = replicated(1, &[]);
-    let builder = fresh(&servers[..1]).prefer_replicas(1);
+    let reported = Arc::new(AtomicU32::new(0));
+    let observed = Arc::clone(&reported);
+    let builder = fresh(&servers[..1])
+        .prefer_replicas(1)
+        .observer(move |event: &Event| {
+            if let Event::Node(NodeEvent { change, .. }) = event {
+                match change {
+                    NodeChange::TooFewReplicas {
+                        acked: Some(0),
+                        wanted: 1,
+                        ..
+                    } => {
+                        observed.fetch_add(1, Ordering::SeqCst);
+                    }
+                    NodeChange::EnoughReplicas => {
+                        observed.fetch_add(100, Ordering::SeqCst);
+                    }
+                    _ => {}
+                }
+            }
+        });
     let client = builder.connect().await.expect("connected");
     let timeout = Duration::from_secs(6);
     let mutex = |name: &str| {
@@ -236,6 +257,10 @@ async fn preferred_replicas_prevent_no_lock() {
         (servers[0].calls("wait") > resumed + 2).then_some(())
     };
     eventually("further requests", again).await;
+    until("both are reported", || {
+        reported.load(Ordering::SeqCst) == 101
+    })
+    .await;
     servers[1].kill();
     mutex("y").lock().await.expect("a lease").release().await;
 }

@@ -242,6 +242,17 @@ fn servers() {
     assert_eq!(forbid, "+OK\r\n");
     transcript.run(&place(2), &run);
     transcript.run(&Place::local(), &run);
+    let prefers = [
+        "run",
+        "a",
+        "-n",
+        "--prefer-replicas",
+        "1",
+        "--",
+        "sleep",
+        "1",
+    ];
+    transcript.run(&place(2), &prefers);
     expect_file!["errors/servers.txt"].assert_eq(transcript.text());
 }
 

@@ -71,7 +71,7 @@ impl RedisNode {
         let memory = session::SharedMemory::default();
         let replication = settings.replicas.map(|replicas| {
             let (target, memory) = (target.clone(), Arc::clone(&memory));
-            Replication::start(target, settings, replicas, memory)
+            Replication::start(target, settings, replicas, memory, watch.clone())
         });
         let connector = session::Connector::new(
             target.clone(),

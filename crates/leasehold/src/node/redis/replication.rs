@@ -28,6 +28,7 @@ use super::reply::{glimpse, server_error};
 use super::session::SharedMemory;
 use crate::base::clock::{Clock, Moment};
 use crate::node::{Call, NodeError, NodeSettings, Replicas, Shortfall, Verb, Vote};
+use crate::observe::NodeWatch;
 
 /// The key that is written so that `WAIT` has something to wait for.
 const MARKER_KEY: &str = "leasehold:replicated";
@@ -72,6 +73,7 @@ impl Replication {
         settings: &NodeSettings,
         replicas: Replicas,
         memory: SharedMemory,
+        watch: NodeWatch,
     ) -> Self {
         let (votes, inbox) = mpsc::unbounded_channel();
         let clock = settings.clock.clone();
@@ -84,6 +86,7 @@ impl Replication {
             replicas,
             clock: clock.clone(),
             inbox,
+            watch,
             is_short: false,
         };
         tokio::spawn(task.run());
@@ -169,6 +172,7 @@ struct Task {
     replicas: Replicas,
     clock: Clock,
     inbox: mpsc::UnboundedReceiver<HeldBack>,
+    watch: NodeWatch,
     /// Too few replicas acknowledged the latest write.
     is_short: bool,
 }
@@ -240,23 +244,14 @@ impl Task {
         again
     }
 
-    /// Logs when replicas begin to be missing, and when they are back.
+    /// Reports when replicas begin to be missing, and when they are back.
     fn note(&mut self, answer: &Result<Acknowledged, NodeError>) {
-        let (node, wanted) = (self.server.target.label(), self.replicas.wanted);
-        let is_short = !matches!(answer, Ok(ack) if ack.replicas >= wanted);
-        if is_short == self.is_short {
-            return;
-        }
-        self.is_short = is_short;
-        match answer {
-            Ok(ack) if is_short => {
-                let acked = ack.replicas;
-                tracing::warn!(node, acked, wanted, "too few replicas acknowledge locks");
-            }
-            Ok(_) => tracing::info!(node, wanted, "enough replicas acknowledge locks again"),
-            Err(why) => {
-                tracing::warn!(node, %why, wanted, "it is not known whether replicas have the locks");
-            }
+        let (label, wanted) = (self.server.target.label(), self.replicas.wanted);
+        let acked = answer.as_ref().map(|ack| ack.replicas);
+        let is_short = acked.is_err() || acked.is_ok_and(|acked| acked < wanted);
+        if is_short != self.is_short {
+            self.is_short = is_short;
+            self.watch.replicas(label, acked, wanted);
         }
     }
 }

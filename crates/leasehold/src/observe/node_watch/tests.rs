@@ -92,6 +92,7 @@ fn kind(change: &NodeChange) -> &'static str {
         NodeChange::Epoch => "epoch",
         NodeChange::Quarantined { .. } => "quarantined",
         NodeChange::QuarantineOver => "votes",
+        NodeChange::TooFewReplicas { .. } | NodeChange::EnoughReplicas => "replicas",
     }
 }
 
