@@ -118,10 +118,11 @@ fn warn_of_replicas(event: &Event) {
     if let Event::Node(NodeEvent { node, change, .. }) = event
         && let NodeChange::TooFewReplicas { acked, wanted, .. } = change
     {
-        let acked = acked.map_or("an unknown number".to_owned(), |acked| acked.to_string());
-        print_message(format!(
-            "warning: {node}: {acked} of {wanted} replicas have acknowledged the lock; a failover can lose it"
-        ));
+        let what = match acked {
+            Some(acked) => format!("{acked} of {wanted} replicas have acknowledged the lock"),
+            None => "it is not known whether replicas have the lock".to_owned(),
+        };
+        print_message(format!("warning: {node}: {what}; a failover can lose it"));
     }
 }
 
