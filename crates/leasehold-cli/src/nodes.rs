@@ -317,7 +317,7 @@ fn is_list(argument: &str) -> bool {
 }
 
 /// Reads a nodes file. Also returns whether another process can read it.
-fn from_file(path: &Path) -> Result<(Vec<String>, bool), Failure> {
+pub(crate) fn from_file(path: &Path) -> Result<(Vec<String>, bool), Failure> {
     let unreadable = |error| {
         Failure::usage(format!(
             "cannot read the nodes file {}: {error}",
@@ -345,7 +345,7 @@ fn from_file(path: &Path) -> Result<(Vec<String>, bool), Failure> {
     }
 }
 
-fn read(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+pub(crate) fn read(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| {
         let path = path.display();
         Failure::usage(format!("{option}: cannot read {path}: {error}"))

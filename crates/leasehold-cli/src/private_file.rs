@@ -7,6 +7,9 @@ use std::path::Path;
 
 use crate::exit::Failure;
 
+/// The size of the longest file that is read.
+const LONGEST: u64 = 1 << 20;
+
 /// A file that was opened once, so that its mode is that of the text.
 pub(crate) struct OpenFile {
     file: File,
@@ -35,10 +38,14 @@ impl OpenFile {
         self.is_regular && !is_of_process
     }
 
-    pub(crate) fn read(mut self) -> std::io::Result<String> {
+    /// Reads all of it, up to a limit: a device may have no end.
+    pub(crate) fn read(self) -> std::io::Result<String> {
         let mut text = String::new();
-        self.file.read_to_string(&mut text)?;
-        Ok(text)
+        self.file.take(LONGEST + 1).read_to_string(&mut text)?;
+        match text.len() as u64 > LONGEST {
+            true => Err(std::io::Error::other("it is longer than 1 MiB")),
+            false => Ok(text),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! again. So clap checks and converts every value, wherever it comes from, and the commands need not
 //! know about sources.
 
+mod check;
 mod file;
 mod find;
 mod layers;

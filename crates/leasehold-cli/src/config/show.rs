@@ -4,10 +4,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use leasehold::{Client, Error, Invalid};
 use serde::Serialize;
 
-use super::file::{ConfigFile, Level, place};
+use super::check;
 use super::layers::{Given, InForce, Source};
 use super::settings::{Kind, Setting};
 use super::{Unusable, find, in_force, read};
@@ -35,7 +34,7 @@ pub(crate) async fn show(args: Config) -> Outcome {
     };
     print_stdout(text.as_bytes())?;
     if let Some(file) = &shown.file {
-        check_urls(file)?;
+        check::all(file)?;
     }
     if is_of_config {
         // Reads the nodes file and the certificates.
@@ -65,26 +64,6 @@ fn of_command_line(line: &[OsString]) -> Result<Result<InForce, ExitCode>, Failu
             }))
         }
     }
-}
-
-/// Checks the URLs of the top level and of all profiles. Connects to no server.
-fn check_urls(file: &ConfigFile) -> Result<(), Failure> {
-    let check = |level: &Level| {
-        let Some(nodes) = level.get("nodes") else {
-            return Ok(());
-        };
-        let urls = nodes.values.iter().map(|url| url.to_string_lossy());
-        match Client::builder().nodes(urls).build() {
-            Err(Error::Invalid(Invalid::NodeUrl { index, why, .. })) => {
-                let position = nodes.positions[index - 1];
-                let at = place(&file.path, position);
-                Err(Failure::usage(format!("{at}: `nodes`: {why}")))
-            }
-            built => Ok(built.map(|_| ())?),
-        }
-    };
-    check(&file.top)?;
-    file.profiles.values().try_for_each(check)
 }
 
 /// The JSON output.

@@ -378,7 +378,7 @@ impl HoldArgs {
 }
 
 /// The time between SIGTERM and SIGKILL.
-fn grace(ttl: Duration, grace: Option<Duration>) -> Result<Duration, Failure> {
+pub(crate) fn grace(ttl: Duration, grace: Option<Duration>) -> Result<Duration, Failure> {
     let half = ttl / 2;
     if let Some(grace) = grace.filter(|grace| *grace > half) {
         return Err(Failure::usage(format!(

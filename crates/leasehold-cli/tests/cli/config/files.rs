@@ -186,3 +186,66 @@ fn numbers() {
         assert_eq!(place.run_configured(&["ls"]).code, 64, "{written}");
     }
 }
+
+/// What every command refuses is refused here, too, also in a profile that is not used.
+#[test]
+fn values_that_commands_refuse() {
+    let place = Place::local();
+    let cases = [
+        ("ttl = 0", "`ttl`"),
+        ("ttl = \"100h\"", "`ttl`"),
+        ("acquire_ttl = \"100h\"", "`acquire_ttl`"),
+        ("label = \"a\\u001bb\"", "`label`"),
+        ("grace = \"30s\"", "`grace`"),
+        ("restart_guard = \"1s\"", "`restart_guard`"),
+        ("at_most_for = 0", "`at_most_for`"),
+        ("nodes_file = \"missing\"", "`nodes_file`"),
+        ("nodes = [\"rediss://a\"]\ntls.ca = \"missing\"", "`tls.ca`"),
+        (
+            "nodes = [\"rediss://a\"]\ntls.cert = \"missing\"",
+            "`tls.cert`",
+        ),
+    ];
+    for (line, key) in cases {
+        for (text, number) in [
+            (line.to_owned(), 1),
+            (format!("[profile.unused]\n{line}"), 2),
+        ] {
+            place.configure(&text);
+            let ran = place.run_configured(&["config"]);
+            assert_eq!(ran.code, 64, "{text}: {}", ran.out);
+            let at = |number: usize| format!("leasehold.toml:{number}:");
+            let is_at = ran.err.contains(&at(number)) || ran.err.contains(&at(number + 1));
+            assert!(
+                ran.err.contains(key) && is_at || number == 1,
+                "{text}: {}",
+                ran.err
+            );
+        }
+    }
+    // What belongs together is checked together.
+    for text in [
+        "ttl = \"1m\"\ngrace = \"30s\"",
+        "grace = \"5s\"\n[profile.short]\nttl = \"2s\"",
+        "restart_guard = \"1s\"\nttl = \"1s\"",
+        "ttl = \"10m\"\nrestart_guard = \"10m\"\n[profile.x]\nrestart_guard = \"off\"",
+    ] {
+        place.configure(text);
+        let ran = place.run_configured(&["config"]);
+        assert_eq!(ran.code, 0, "{text}: {}", ran.err);
+    }
+    place.configure("ttl = \"2m\"\n[profile.short]\nrestart_guard = \"1m\"");
+    let ran = place.run_configured(&["config"]);
+    assert_eq!(ran.code, 64, "{}", ran.out);
+    assert!(ran.err.contains("(with profile `short`)"), "{}", ran.err);
+}
+
+#[test]
+fn a_file_without_an_end_is_refused() {
+    let place = Place::local();
+    let mut command = place.command(&["config"]);
+    command.env("LEASEHOLD_CONFIG", "/dev/zero");
+    let ran = Running::start(&mut command).end();
+    assert_eq!(ran.code, 64, "{}", ran.out);
+    assert!(ran.err.contains("longer than 1 MiB"), "{}", ran.err);
+}

@@ -54,6 +54,12 @@ fn settings(command: &mut Command) -> serde_json::Value {
     serde_json::from_str(&ran.out).expect("JSON")
 }
 
+/// The same, also if something in the file is wrong.
+fn settings_of_any_file(command: &mut Command) -> serde_json::Value {
+    let ran = Running::start(command).end();
+    serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("no JSON: {}", ran.err))
+}
+
 /// A setting of that output.
 fn setting<'a>(shown: &'a serde_json::Value, key: &str) -> &'a serde_json::Value {
     let rows = shown["settings"].as_array().expect("a list");

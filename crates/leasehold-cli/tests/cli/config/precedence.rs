@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{setting, settings};
+use super::{setting, settings, settings_of_any_file, write};
 use crate::{Place, Running};
 
 /// A value as the command line, a variable and a file have it.
@@ -141,7 +141,8 @@ fn shown(place: &Place, strongest: usize, sample: &(&str, &str, &[&str], Sample)
         let variable = format!("LEASEHOLD_{}", key.replace('.', "_").to_uppercase());
         process.env(variable, sample.text(VARIABLE, strongest));
     }
-    settings(process.env("LEASEHOLD_PROFILE", "p"))
+    // The files of the samples do not exist.
+    settings_of_any_file(process.env("LEASEHOLD_PROFILE", "p"))
 }
 
 #[test]
@@ -184,6 +185,7 @@ fn every_setting_from_every_source() {
 #[test]
 fn settings_that_exclude_each_other() {
     let place = Place::local();
+    write(&place.file(".config/leasehold/n"), "redis://b\n");
     place.configure(
         "nodes = [\"redis://a\"]\nwait = \"1s\"\nquiet = true\nat_most_for = \"1s\"\n\
          [profile.p]\nnodes_file = \"n\"\nno_wait = true\nverbose = true\n\
