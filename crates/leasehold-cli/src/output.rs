@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// The maximum number of queued lines. Further lines are dropped.
 const MAX_LINES: usize = 1000;
@@ -43,6 +44,17 @@ mod before_main {
         let flags = fcntl(stdout, FcntlArg::F_GETFD);
         closed.store(flags == Err(Errno::EBADF), Ordering::Relaxed);
     }
+}
+
+/// Whether the reader of stdout has closed the pipe.
+pub(crate) fn stdout_has_no_reader() -> bool {
+    let stdout = std::io::stdout();
+    let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        && fds[0]
+            .revents()
+            .is_some_and(|events| events.intersects(gone))
 }
 
 /// Whether stdout was closed when this process started.

@@ -15,7 +15,7 @@ use crate::exit::Failure;
 use crate::held::Held;
 use crate::messages;
 use crate::metrics_file::MetricsFile;
-use crate::output::{stdout_is_closed, write_event, write_stderr};
+use crate::output::{stdout_has_no_reader, stdout_is_closed, write_event, write_stderr};
 
 /// Prints text to stderr, in colour if stderr is a terminal that supports it.
 pub(crate) fn print_message(text: impl AsRef<str>) {
@@ -54,6 +54,8 @@ pub(crate) fn print_stdout(text: &[u8]) -> std::io::Result<Stdout> {
     }
     let mut out = std::io::stdout().lock();
     match out.write_all(text).and_then(|()| out.flush()) {
+        // A write of nothing does not notice.
+        Ok(()) if stdout_has_no_reader() => Ok(Stdout::Closed),
         Ok(()) => Ok(Stdout::Open),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Stdout::Closed),
         Err(error) => Err(error),

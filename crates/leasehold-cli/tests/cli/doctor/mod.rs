@@ -370,6 +370,46 @@ fn watch_marks_accepted_changes() {
     until("the first report", || place.read("out").contains("3 nodes"));
     servers[1].kill();
     until("the change", || {
+/// A change may be far away, so it is not the next write that notices.
+#[test]
+fn watch_ends_without_a_reader() {
+    let server = RedisServer::start();
+    let place = Place::redis(std::slice::from_ref(&server));
+    let mut command = place.command(&["doctor", "--watch=100ms"]);
+    command.stdout(std::process::Stdio::piped());
+    let mut watching = command.spawn().expect("started");
+    let mut out = watching.stdout.take().expect("a pipe");
+    out.read_exact(&mut [0]).expect("a report");
+    drop(out);
+    until("it ends", || {
+        watching.try_wait().expect("a child").is_some()
+    });
+}
+
+/// The source of a script is not shown, and the next step is about the command.
+#[test]
+fn a_server_without_eval_is_named() {
+    let server = RedisServer::start_with(&["--rename-command", "EVAL", "EVIL"]);
+    let place = Place::redis(std::slice::from_ref(&server));
+    let ran = place.run(&["run", "x", "--wait", "300ms", "--", "true"]);
+    assert!(ran.err.contains("unknown command 'EVAL'"), "{}", ran.err);
+    assert!(ran.err.contains("`rename-command`"), "{}", ran.err);
+    for other in ["KEYS", "local ", "firewalls"] {
+        assert!(!ran.err.contains(other), "{}", ran.err);
+    }
+}
+
+/// A store that is only examined is not created, and neither is its directory.
+#[test]
+fn doctor_creates_no_store() {
+    let place = Place::local();
+    for command in ["doctor", "nodes"] {
+        let ran = place.run(&[command]);
+        assert_eq!(ran.code, 0, "{} {}", ran.out, ran.err);
+        assert!(!place.file("state/leasehold").exists(), "{command}");
+    }
+}
+
         place.read("out").contains("reach (accepted)")
     });
     watching.kill();
