@@ -324,7 +324,7 @@ impl Builder {
         let (prefix, history) = (self.prefix.clone(), self.history);
         let (settings, specs) = self.settings()?;
         options.validate(settings.constants.restart_guard)?;
-        let nodes = open(parse(specs, &settings)?, &settings);
+        let nodes = open(parse(specs, &settings)?, &settings)?;
         Ok(client(nodes, settings, options, (prefix, history)))
     }
 
@@ -347,7 +347,7 @@ impl Builder {
         options.validate(settings.constants.restart_guard)?;
         let opened = parse(specs, &settings)?;
         let nodes = opened.iter().map(Examined::of).collect();
-        let node_tasks = open(opened, &settings);
+        let node_tasks = open(opened, &settings)?;
         let client = client(node_tasks, settings.clone(), options, (prefix, false));
         Ok((client, settings, nodes))
     }
@@ -628,7 +628,7 @@ fn client(
     not(any(feature = "redis", feature = "local")),
     allow(unused_variables)
 )]
-fn open(opened: Vec<Opened>, settings: &NodeSettings) -> Vec<Arc<dyn Node>> {
+fn open(opened: Vec<Opened>, settings: &NodeSettings) -> Result<Vec<Arc<dyn Node>>, Invalid> {
     #[cfg(feature = "redis")]
     let roster = {
         let labels = opened.iter().filter_map(|opened| match opened {
@@ -641,20 +641,26 @@ fn open(opened: Vec<Opened>, settings: &NodeSettings) -> Vec<Arc<dyn Node>> {
     };
     #[cfg(feature = "redis")]
     let mut places = 0..;
-    let start = |(_index, opened)| match opened {
-        Opened::Node(node) => node,
-        #[cfg(all(feature = "local", unix))]
-        Opened::Local(path) => {
-            Arc::new(crate::node::local::LocalNode::start(&path, settings)) as Arc<dyn Node>
-        }
-        #[cfg(feature = "redis")]
-        Opened::Redis(target) => Arc::new(crate::node::redis::RedisNode::start(
-            *target,
-            settings,
-            Arc::clone(&roster),
-            places.next().unwrap_or_default(),
-            settings.sight.watch_node(_index),
-        )),
+    let start = |(_index, opened)| {
+        Ok(match opened {
+            Opened::Node(node) => node,
+            #[cfg(all(feature = "local", unix))]
+            Opened::Local(path) => {
+                crate::node::local::create_directory_of(&path).map_err(|why| {
+                    let index = _index + 1;
+                    Invalid::NodeUrl { index, why }
+                })?;
+                Arc::new(crate::node::local::LocalNode::start(&path, settings)) as Arc<dyn Node>
+            }
+            #[cfg(feature = "redis")]
+            Opened::Redis(target) => Arc::new(crate::node::redis::RedisNode::start(
+                *target,
+                settings,
+                Arc::clone(&roster),
+                places.next().unwrap_or_default(),
+                settings.sight.watch_node(_index),
+            )),
+        })
     };
     opened.into_iter().enumerate().map(start).collect()
 }

@@ -21,10 +21,7 @@ use crate::node::{NodeError, NodeSettings};
 pub(crate) fn examine(path: &Path, settings: &NodeSettings) -> StoreFacts {
     let store = open(path, settings);
     // A file that does not exist yet will be on the file system of its directory.
-    let place = match path.exists() {
-        true => path,
-        false => path.parent().unwrap_or(path),
-    };
+    let place = existing(path);
     let mode = |path: &Path| std::fs::metadata(path).map(|meta| meta.mode());
     let directory = path.parent().unwrap_or(path);
     StoreFacts {
@@ -33,7 +30,10 @@ pub(crate) fn examine(path: &Path, settings: &NodeSettings) -> StoreFacts {
         modes: mode(path)
             .or(Ok(0o600))
             .and_then(|file| {
-                let directory: std::io::Result<u32> = mode(directory);
+                let directory = match directory.exists() {
+                    true => mode(directory),
+                    false => Ok(0o700),
+                };
                 directory.map(|directory| (file, directory))
             })
             .ok(),
@@ -112,10 +112,15 @@ pub(crate) fn forget(
     delete().map_err(Failure::into_error)
 }
 
+/// The file, or the nearest directory above it that exists.
+fn existing(path: &Path) -> &Path {
+    path.ancestors().find(|path| path.exists()).unwrap_or(path)
+}
+
 /// Opens a store, and checks that it can be written. `None` if it does not exist yet, and can be created.
 fn open(path: &Path, settings: &NodeSettings) -> Result<Option<Store>, NodeError> {
     if !path.exists() {
-        let directory = path.parent().unwrap_or(path);
+        let directory = existing(path);
         let writable = rustix::fs::access(directory, rustix::fs::Access::WRITE_OK);
         return writable.map(|()| None).map_err(|error| {
             let why = format!("cannot create the store {}: {error}", path.display());

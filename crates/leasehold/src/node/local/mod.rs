@@ -75,7 +75,7 @@ impl Status {
     }
 }
 
-/// Returns the file that a `local:` URL names. Creates the directory of the default file.
+/// Returns the file that a `local:` URL names. Creates nothing.
 pub(crate) fn path_of(url: &str) -> Result<PathBuf, String> {
     let rest = url.strip_prefix("local:").ok_or(FORMS)?;
     let path = rest.strip_prefix("//").unwrap_or(rest);
@@ -115,13 +115,20 @@ fn default_path() -> Result<PathBuf, String> {
             )?
             .join(".local/state"),
     };
-    let dir = state.join("leasehold");
+    Ok(state.join("leasehold/locks.db"))
+}
+
+/// Creates the directory of a store if nothing is there. Only that of the default file can be missing.
+pub(crate) fn create_directory_of(path: &Path) -> Result<(), String> {
+    let dir = path.parent().unwrap_or(path);
+    if dir.exists() {
+        return Ok(());
+    }
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(&dir)
-        .map_err(|error| format!("cannot create the directory {}: {error}", dir.display()))?;
-    Ok(dir.join("locks.db"))
+        .create(dir)
+        .map_err(|error| format!("cannot create the directory {}: {error}", dir.display()))
 }
 
 impl LocalNode {
