@@ -364,8 +364,8 @@ pub(crate) fn next_step_after<'a>(
 ) -> Option<&'static str> {
     use NodeError::{
         Clustered, Disconnected, NoPermission, NoSuchDatabase, NotReplicated, OtherConstants,
-        OtherNodes, OutOfMemory, Protocol, SameServer, TimedOut, Tls, Unanswered, Unreachable,
-        WrongPassword, WrongType,
+        OtherNodes, OutOfMemory, Protocol, Refused, SameServer, TimedOut, Tls, Unanswered,
+        Unreachable, WrongPassword, WrongType,
     };
     let step = |error: &NodeError| {
         Some(match error {
@@ -415,6 +415,19 @@ pub(crate) fn next_step_after<'a>(
                 "check that a Redis or Valkey server listens at this address, and whether it \
                  requires TLS (rediss://)",
             ),
+            Refused { why, .. } | Unreachable { why, .. } if why.contains("unknown command") => (
+                0,
+                "use a server that has this command under its own name (`rename-command` in its \
+                 configuration); `leasehold doctor` lists what is missing",
+            ),
+            Refused { why, .. } | Unreachable { why, .. }
+                if why.contains("max number of clients") =>
+            {
+                (
+                    0,
+                    "close connections that are not used, or raise the server's `maxclients`",
+                )
+            }
             Unreachable { why, .. } if why.contains("timed out") || why.contains("connecting") => (
                 1,
                 "check that the servers are running, and check addresses and firewalls; with \

@@ -308,6 +308,11 @@ fn name_error(code: &str, details: &str) -> NodeError {
         "ERR" => CODES.iter().find(wrapped).copied().unwrap_or("ERR"),
         code => code,
     };
+    // What follows are the arguments: the source of a script, or a secret.
+    let details = match details.find(", with args beginning with") {
+        Some(end) => &details[..end],
+        None => details,
+    };
     let why = shown(details.as_bytes());
     match code {
         "WRONGTYPE" => NodeError::WrongType,
@@ -426,6 +431,17 @@ mod tests {
         let (after, answers) = answer(Value::Int(7), Value::Int(0));
         assert!(after.cut.is_some());
         assert!(answers.recv().unwrap().is_err());
+    }
+
+    #[test]
+    fn an_error_does_not_repeat_the_arguments() {
+        let details = "unknown command 'EVAL', with args beginning with: 'redis.call(' '1' ";
+        assert_eq!(
+            name_error("ERR", details),
+            NodeError::Refused {
+                why: "ERR unknown command 'EVAL'".into()
+            }
+        );
     }
 
     #[test]

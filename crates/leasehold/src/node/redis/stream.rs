@@ -4,14 +4,21 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionAddr, ConnectionInfo, RedisError};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
+
+/// How long to read what a server sent before it closed the connection. It is there already.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
+/// The longest error that is kept.
+const MAX_HEARD: usize = 512;
 
 /// Bytes to and from a server.
 pub(super) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -24,9 +31,19 @@ pub(super) async fn open(
     tls: &super::tls::TlsClient,
 ) -> Result<Box<dyn Bytes>, RedisError> {
     let bytes = connect(info.addr(), tls).await?;
-    let lender = Loan(Arc::new(Mutex::new(Some(bytes))));
+    let lender = Loan(Arc::new(Mutex::new(Lent {
+        stream: Some(bytes),
+        heard: Vec::new(),
+    })));
     let settings = info.redis_settings();
-    let (connection, driver) = MultiplexedConnection::new(settings, lender.clone()).await?;
+    let opened = MultiplexedConnection::new(settings, lender.clone()).await;
+    let (connection, driver) = match opened {
+        Ok(opened) => opened,
+        Err(error) if error.is_io_error() => {
+            return Err(lender.last_words().await.unwrap_or(error));
+        }
+        Err(error) => return Err(error),
+    };
     // All replies to the first commands have been read, so nothing is lost with these.
     drop((connection, driver));
     lender
@@ -83,19 +100,47 @@ async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 
 /// A stream that is lent to the `redis` crate, and taken back.
 #[derive(Clone)]
-struct Loan(Arc<Mutex<Option<Box<dyn Bytes>>>>);
+struct Loan(Arc<Mutex<Lent>>);
+
+struct Lent {
+    stream: Option<Box<dyn Bytes>>,
+    /// What the server sent first: the crate does not report an error that came before its request.
+    heard: Vec<u8>,
+}
 
 impl Loan {
     fn take(&self) -> Option<Box<dyn Bytes>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.lent().stream.take()
+    }
+
+    fn lent(&self) -> MutexGuard<'_, Lent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The error that the server sent before it closed the connection, for example because it has too many.
+    async fn last_words(&self) -> Option<RedisError> {
+        let mut heard = std::mem::take(&mut self.lent().heard);
+        if heard.is_empty() {
+            let mut stream = self.take()?;
+            let mut sent = [0; MAX_HEARD];
+            let mut buffer = ReadBuf::new(&mut sent);
+            let reading =
+                std::future::poll_fn(|cx| Pin::new(&mut stream).poll_read(cx, &mut buffer));
+            let read = tokio::time::timeout(LAST_WORDS, reading).await;
+            read.ok()?.ok()?;
+            heard = buffer.filled().to_vec();
+        }
+        match redis::parse_redis_value(&heard).ok()? {
+            redis::Value::ServerError(error) => Some(error.into()),
+            _ => None,
+        }
     }
 
     fn with<T>(
         &self,
         poll: impl FnOnce(Pin<&mut dyn Bytes>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        let stream = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match stream {
+        match &mut self.lent().stream {
             Some(stream) => poll(Pin::new(&mut **stream)),
             None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
@@ -108,7 +153,12 @@ impl AsyncRead for Loan {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.with(|stream| stream.poll_read(cx, buffer))
+        let before = buffer.filled().len();
+        let read = self.with(|stream| stream.poll_read(cx, buffer));
+        let heard = &mut self.lent().heard;
+        let rest = MAX_HEARD.saturating_sub(heard.len());
+        heard.extend(buffer.filled()[before..].iter().take(rest));
+        read
     }
 }
 
