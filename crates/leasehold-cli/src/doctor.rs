@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::args::{Doctor, ReportFormat};
 use crate::exit::{FAILED, Failure, Outcome, UNAVAILABLE, WARNED};
 use crate::messages;
-use crate::report::{Stdout, print_stdout};
+use crate::report::{Stdout, print_message, print_stdout};
 use crate::show::{json, plain_table, without_padding};
 
 /// The width of the text, as of the help.
@@ -56,6 +56,9 @@ pub(crate) async fn doctor(args: Doctor) -> Outcome {
         }
     };
     print(&text)?;
+    if args.measure.is_some() && !is_reachable {
+        print_message("warning: --measure: left out, because no majority can be reached");
+    }
     if let Some(Err(error)) = measured {
         let mut failure = Failure::from(error);
         failure.text = format!("--measure: {}", failure.text);
@@ -132,13 +135,9 @@ impl Accepted {
     }
 
     fn exit_code(&self, report: &Report, strict: bool) -> ExitCode {
-        let refused = |finding: &Finding| {
-            let entry = matches!(finding.check, Check::Reach | Check::Auth | Check::Tls);
-            entry && finding.status == Status::Fail && !self.has(finding)
-        };
-        let unreachable = !report.is_reachable() && report.findings.iter().any(refused);
         match severity(report, self) {
-            _ if unreachable => ExitCode::from(UNAVAILABLE),
+            // Nothing was examined that could be accepted.
+            _ if !report.is_reachable() => ExitCode::from(UNAVAILABLE),
             "fail" => ExitCode::from(FAILED),
             "warn" if strict => ExitCode::from(WARNED),
             _ => ExitCode::SUCCESS,

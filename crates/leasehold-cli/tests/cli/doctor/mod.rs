@@ -247,6 +247,19 @@ fn no_majority_is_69() {
     );
     let ran = examine(&place, &["doctor", "--measure", "50ms"]);
     assert_eq!(ran.code, 69, "{}", ran.out);
+    // Nothing was examined, so nothing can be accepted.
+    let accepted = ["--accept", "reach", "--accept", "quorum"];
+    for more in [&[][..], &["--measure", "50ms"], &["-o", "json"]] {
+        let ran = examine(&place, &[&["doctor"], &accepted[..], more].concat());
+        assert_eq!(ran.code, 69, "{}", ran.out);
+        let left_out = "--measure: left out, because no majority can be reached";
+        assert_eq!(
+            ran.err.contains(left_out),
+            more.contains(&"--measure"),
+            "{}",
+            ran.err
+        );
+    }
     let ran = examine(&place, &["nodes"]);
     assert_eq!(ran.code, 69, "{}", ran.out);
     // A single dead node of three is a failure, and not the end.
