@@ -1,5 +1,6 @@
 //! Examining a deployment, with the settings of a client.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +11,15 @@ use super::builder::{Builder, Opened};
 use crate::base::error::Error;
 use crate::base::name::Name;
 use crate::client::options::{MAX_TTL, MIN_TTL, between};
-use crate::doctor::facts::{Context, Facts};
+use crate::doctor::facts::{Context, Facts, Glance};
 use crate::doctor::measure::{self, Measurement, Spread};
-use crate::doctor::{NodeFacts, NodeState, Report, findings};
+use crate::doctor::members::{Member, refusals};
+use crate::doctor::{NodeFacts, NodeState, Report, findings, too_slow};
 use crate::node::{Node, NodeError, NodeSettings};
 
 impl Builder {
     /// Examines the nodes: reachability, permissions, settings, clocks, latency, records and more.
-    /// [`Check`](crate::doctor::Check) lists all checks. Takes one to a few seconds, changes no
+    /// [`Check`](crate::doctor::Check) lists all checks. Takes a second or more, changes no
     /// key of a server, and records nothing there. An embedded store that exists is opened as by any
     /// client: after a reboot, that records the beginning of an epoch, and it creates the tables of an
     /// empty file.
@@ -47,6 +49,7 @@ impl Builder {
             labels: nodes.iter().map(Examined::label).collect(),
             ttl: options.ttl,
             node_timeout: options.timeout_of_node(),
+            connect_timeout: settings.connect_timeout,
             constants: settings.constants,
             replicas: settings.replicas,
         };
@@ -80,10 +83,12 @@ impl Builder {
     ///
     /// Cancel safety: dropping the future has no effect.
     pub async fn node_states(self) -> Result<Vec<NodeState>, Error> {
-        let (settings, nodes, _) = self.opened()?;
+        let (settings, nodes, options) = self.opened()?;
         let labels: Vec<_> = nodes.iter().map(Examined::label).collect();
         let unanswered = || Err(NodeError::Unanswered);
-        let answers = for_each(&nodes, &settings, Examined::glance, unanswered).await;
+        let glances = for_each(&nodes, &settings, Examined::glance, unanswered).await;
+        let limits = (options.timeout_of_node(), settings.connect_timeout);
+        let answers = answers(glances, &labels, limits);
         let state = |(node, answer)| NodeState { node, answer };
         Ok(labels.into_iter().zip(answers).map(state).collect())
     }
@@ -144,6 +149,41 @@ impl Builder {
     }
 }
 
+/// What the nodes answer to this client, which refuses some of them, and whose requests have time limits
+/// (of a request, and of a connection).
+fn answers(
+    glances: Vec<Result<Glance, NodeError>>,
+    labels: &[String],
+    limits: (Duration, Duration),
+) -> Vec<Result<NodeFacts, NodeError>> {
+    let members = labels.iter().zip(&glances);
+    let members = members.filter_map(|(label, glance)| {
+        let glance = glance.as_ref().ok()?;
+        // A replica never votes, and is not asked for its records.
+        glance.facts.votes_in?;
+        Some(Member {
+            label,
+            run_id: glance.run_id.as_deref(),
+            set: glance.set.as_ref(),
+        })
+    });
+    let members: Vec<_> = members.collect();
+    let of_member = |(member, error): (&Member<'_>, Option<NodeError>)| {
+        error.map(|error| (member.label.to_owned(), error))
+    };
+    let refused = members.iter().zip(refusals(&members, labels));
+    let refused: BTreeMap<_, _> = refused.filter_map(of_member).collect();
+    let answer = |(label, glance): (&String, Result<Glance, NodeError>)| {
+        let facts = glance?.facts;
+        let late = || too_slow(facts.latency?, limits.0, limits.1);
+        match refused.get(label).cloned().or_else(late) {
+            Some(error) => Err(error),
+            None => Ok(facts),
+        }
+    };
+    labels.iter().zip(glances).map(answer).collect()
+}
+
 /// A node to be examined.
 #[derive(Clone)]
 #[cfg_attr(not(all(feature = "redis", feature = "local", unix)), allow(dead_code))]
@@ -187,13 +227,19 @@ impl Examined {
         }
     }
 
-    async fn glance(self, settings: NodeSettings) -> Result<NodeFacts, NodeError> {
+    async fn glance(self, settings: NodeSettings) -> Result<Glance, NodeError> {
         match self {
             Self::Other(node) => match node.status() {
                 Some(Err(error)) => Err(error),
-                _ => Ok(NodeFacts::default()),
+                _ => Ok(Glance::default()),
             },
-            Self::Store(path) => store::glance(path, settings).await,
+            Self::Store(path) => {
+                let facts = store::glance(path, settings).await?;
+                Ok(Glance {
+                    facts,
+                    ..Glance::default()
+                })
+            }
             #[cfg(feature = "redis")]
             Self::Server(target) => crate::node::redis::examine::glance(&target, &settings).await,
         }

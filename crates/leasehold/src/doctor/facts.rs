@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Info;
+use super::{Info, NodeFacts};
 use crate::node::{Constants, NodeError, Replicas};
 
 /// What all judgements need to know of the client.
@@ -13,6 +13,7 @@ pub(crate) struct Context {
     pub(crate) labels: Vec<String>,
     pub(crate) ttl: Duration,
     pub(crate) node_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
     pub(crate) constants: Constants,
     /// How many replicas must have each lock, if that is asked for.
     pub(crate) replicas: Option<Replicas>,
@@ -35,8 +36,7 @@ pub(crate) struct ServerFacts {
     pub(crate) certificate: Option<Result<Duration, String>>,
     /// The name of the user.
     pub(crate) user: Result<String, String>,
-    /// What the user may not do: a command, or the keys of locks.
-    pub(crate) denied: Vec<String>,
+    pub(crate) commands: Commands,
     /// INFO, at the beginning and at the end of the examination.
     pub(crate) before: Info,
     pub(crate) after: Info,
@@ -51,9 +51,28 @@ pub(crate) struct ServerFacts {
     pub(crate) slow: Result<Option<Slow>, String>,
     pub(crate) push: Result<(), String>,
     pub(crate) scripts: Result<(), String>,
-    /// What the server has on record. `None` if it could not be read, as on a replica.
-    pub(crate) record: Option<Record>,
+    /// What the server has on record. A replica is not asked.
+    pub(crate) record: Result<Record, NodeError>,
     pub(crate) locks: Result<Locks, String>,
+}
+
+/// What became of the commands that locks need, each in a form that changes nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Commands {
+    /// What the user may not do: a command, or the keys of locks.
+    pub(crate) denied: Vec<String>,
+    /// Commands that the server does not know, for example because they were renamed.
+    pub(crate) unknown: Vec<String>,
+    /// Why the server refuses writes of any user.
+    pub(crate) refused: Option<NodeError>,
+}
+
+/// What a look at a node found, and what is compared between nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Glance {
+    pub(crate) facts: NodeFacts,
+    pub(crate) run_id: Option<String>,
+    pub(crate) set: Option<SetRecord>,
 }
 
 /// How a server is reached.

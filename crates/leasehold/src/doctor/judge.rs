@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::facts::{Address, Context, ServerFacts};
+use super::facts::{Address, Commands, Context, ServerFacts};
 use super::{Check, Info, Status};
-use crate::node::{Replicas, Shortfall};
+use crate::node::{NodeError, Replicas, Shortfall};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// A certificate with less time left is a warning, and a failure.
@@ -24,6 +24,10 @@ const CLIENTS_WARN: f64 = 0.8;
 const CLOCK_STEP_US: i64 = 100_000;
 /// The oldest version that is tested.
 const OLDEST: (u32, u32) = (6, 2);
+
+/// How many round trips a client needs at least to connect: HELLO, the server's identity, its epoch, the
+/// scripts, SUBSCRIBE.
+const CONNECT_ROUND_TRIPS: u32 = 5;
 
 /// The result of one check.
 pub(super) struct Verdict {
@@ -138,6 +142,47 @@ impl ServerFacts {
     pub(super) fn is_replica(&self) -> bool {
         self.after.text("role") == Some("slave")
     }
+
+    pub(super) fn is_sentinel(&self) -> bool {
+        let info = &self.after;
+        let mode = info.text("redis_mode").or_else(|| info.text("server_mode"));
+        mode == Some("sentinel")
+    }
+
+    /// When the server votes for this client, as far as that does not depend on other servers. Zero: now.
+    /// `None`: never, until something is changed.
+    pub(super) fn votes_in(&self, context: &Context) -> Option<Duration> {
+        let record = self.record.as_ref().ok()?;
+        let commands = &self.commands;
+        let works = !self.is_replica()
+            && record.other_constants.is_none()
+            && self.scripts.is_ok()
+            && commands.denied.is_empty()
+            && commands.unknown.is_empty()
+            && commands.refused.is_none();
+        let p50 = percentile(&self.latency, 50).unwrap_or_default();
+        let in_time = too_slow(p50, context.node_timeout, context.connect_timeout).is_none();
+        (works && in_time).then_some(record.votes_in)
+    }
+}
+
+/// The error of a client whose round trips take this long, if they are too long for its time limits.
+pub(crate) fn too_slow(
+    round_trip: Duration,
+    node_timeout: Duration,
+    connect_timeout: Duration,
+) -> Option<NodeError> {
+    if round_trip * CONNECT_ROUND_TRIPS > connect_timeout {
+        return Some(NodeError::Unreachable {
+            why: format!(
+                "a round trip takes {round_trip:.0?}, a client needs at least {CONNECT_ROUND_TRIPS} of them \
+                 to connect, and may take {connect_timeout:?} for that"
+            ),
+        });
+    }
+    (round_trip > node_timeout).then_some(NodeError::TimedOut {
+        after: node_timeout,
+    })
 }
 
 fn auth(server: &ServerFacts, _: &Context) -> Verdict {
@@ -148,21 +193,30 @@ fn auth(server: &ServerFacts, _: &Context) -> Verdict {
 }
 
 fn permissions(server: &ServerFacts, _: &Context) -> Verdict {
-    if server.denied.is_empty() {
+    let Commands {
+        denied, unknown, ..
+    } = &server.commands;
+    if !unknown.is_empty() {
+        return fail(
+            format!("the server does not know: {}", unknown.join(", ")),
+            "give the commands their names back (`rename-command` in the server's configuration), or use a \
+             server that has them",
+        );
+    }
+    if denied.is_empty() {
         return ok("the user may run all commands that locks need");
     }
     let user = server.user.as_deref().unwrap_or("USER");
-    let denied = server.denied.join(", ");
     let is_command = |denied: &&String| denied.starts_with('+');
-    let commands: Vec<_> = server.denied.iter().filter(is_command).cloned().collect();
-    let grants = match commands.len() == server.denied.len() {
+    let commands: Vec<_> = denied.iter().filter(is_command).cloned().collect();
+    let grants = match commands.len() == denied.len() {
         true => commands.join(" "),
         false => [&commands[..], &["~leasehold:* ~PREFIX*".to_owned()]]
             .concat()
             .join(" "),
     };
     fail(
-        format!("the user may not use: {denied}"),
+        format!("the user may not use: {}", denied.join(", ")),
         format!(
             "{} ACL SETUSER {user} {grants}; docs/deployment.md lists all permissions",
             server.address.redis_cli()
@@ -214,10 +268,10 @@ fn role(server: &ServerFacts, _: &Context) -> Verdict {
     }
 }
 
-fn cluster(server: &ServerFacts, _: &Context) -> Verdict {
+pub(super) fn cluster(server: &ServerFacts, _: &Context) -> Verdict {
     let info = &server.after;
     let mode = info.text("redis_mode").or_else(|| info.text("server_mode"));
-    if mode == Some("sentinel") {
+    if server.is_sentinel() {
         return fail(
             "a Sentinel, which stores nothing",
             "name the service that it watches: redis+sentinel://host[:port],…/service",
@@ -308,12 +362,35 @@ fn shortfall(seen: &str, online: u64, replicas: Replicas) -> Option<Verdict> {
 
 fn split_brain(server: &ServerFacts, context: &Context) -> Verdict {
     let info = &server.after;
-    match info.number::<u64>("connected_slaves") {
+    let setting = |name: &str| server.config.get(name)?.parse::<u64>().ok();
+    let connected = info.number::<u64>("connected_slaves");
+    // Replicas that are too far behind do not count. INFO shows their number only if the setting is on.
+    let good = info.number::<u64>("min_slaves_good_slaves").or(connected);
+    let wanted = setting("min-replicas-to-write").unwrap_or(0);
+    let refusal = match &server.commands.refused {
+        Some(NodeError::Unavailable { why }) if why.starts_with("NOREPLICAS") => Some(why),
+        _ => None,
+    };
+    if refusal.is_some() || good.is_some_and(|good| good < wanted) {
+        let seen = match (good, wanted) {
+            (Some(good), 1..) => format!(
+                "min-replicas-to-write is {wanted}, and {good} replicas are connected and not too far behind"
+            ),
+            _ => refusal.cloned().unwrap_or_default(),
+        };
+        return fail(
+            format!("the server refuses writes: {seen}"),
+            format!(
+                "bring its replicas back; without any, {}",
+                server.set("min-replicas-to-write 0")
+            ),
+        );
+    }
+    match connected {
         None => return hidden("connected_slaves"),
         Some(0) => return ok("no replicas"),
         Some(_) => {}
     }
-    let setting = |name: &str| server.config.get(name)?.parse::<u64>().ok();
     // INFO shows this field only if the setting is on.
     let is_on = match setting("min-replicas-to-write") {
         Some(wanted) => wanted > 0,
@@ -497,11 +574,9 @@ fn restart(server: &ServerFacts, context: &Context) -> Verdict {
     if server.is_replica() {
         return ok("a replica does not vote; see `role`");
     }
-    let Some(record) = &server.record else {
-        return unknown(
-            "the server's records could not be read",
-            "see `permissions`",
-        );
+    let record = match &server.record {
+        Ok(record) => record,
+        Err(error) => return unread(error),
     };
     if !record.votes_in.is_zero() {
         return warn(
@@ -520,6 +595,14 @@ fn restart(server: &ServerFacts, context: &Context) -> Verdict {
         };
     };
     ok(format!("up for {up} s; the node votes"))
+}
+
+/// The records of the server could not be read. `set` says what to do.
+fn unread(error: &NodeError) -> Verdict {
+    unknown(
+        format!("the server's records could not be read: {error}"),
+        "see `set`",
+    )
 }
 
 fn clock(server: &ServerFacts, context: &Context) -> Verdict {
@@ -587,6 +670,12 @@ fn latency(server: &ServerFacts, context: &Context) -> Verdict {
     let limit = context.node_timeout;
     let remedy = "check the network and the load of the server; or use a longer TTL, which allows requests to \
                   take longer (5 % of it, at most 250 ms)";
+    if let Some(NodeError::Unreachable { why }) =
+        too_slow(p50, context.node_timeout, context.connect_timeout)
+    {
+        let remedy = "use a server that is nearer, or a longer `Builder::connect_timeout`";
+        return fail(format!("{seen}; {why}"), remedy);
+    }
     if *max > limit {
         return fail(format!("{seen}; a request may take {limit:?}"), remedy);
     }
@@ -759,11 +848,8 @@ pub(crate) fn name_and_version(info: &Info) -> Option<String> {
 
 fn constants(server: &ServerFacts, _: &Context) -> Verdict {
     match &server.record {
-        None => unknown(
-            "the server's records could not be read",
-            "see `role` and `permissions`",
-        ),
-        Some(record) => match &record.other_constants {
+        Err(error) => unread(error),
+        Ok(record) => match &record.other_constants {
             Some((theirs, ours)) => fail(
                 format!(
                     "on record: {}; this client: {}",

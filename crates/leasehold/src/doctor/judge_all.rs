@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::facts::{Address, ClockSample, Context, Facts, ServerFacts, SetRecord};
-use super::judge::{SERVER_CHECKS, Verdict, fail, ok, unknown, warn};
+use super::judge::{SERVER_CHECKS, Verdict, cluster, fail, ok, unknown, warn};
 use super::judge_store::STORE_CHECKS;
+use super::members::{Member, refusals};
 use super::{Check, Finding};
 use crate::node::{NodeError, majority};
 
@@ -28,6 +29,11 @@ pub(crate) fn findings(facts: &[Facts], context: &Context) -> Vec<Finding> {
         match facts {
             Facts::Server(Ok(server)) => {
                 add(Check::Reach, Some(label), ok("the server answers"));
+                if server.is_sentinel() {
+                    // It is no server for locks, so nothing else is of interest.
+                    add(Check::Cluster, Some(label), cluster(server, context));
+                    continue;
+                }
                 for (check, judge) in SERVER_CHECKS {
                     add(*check, Some(label), judge(server, context));
                 }
@@ -79,7 +85,15 @@ fn unreached(error: &NodeError) -> (Check, Verdict) {
             "check that --tls-ca issued the server's certificate, that it has not expired, and that it is \
              valid for the host in the URL"
         }
-        (_, NodeError::TimedOut { .. }) => "check whether the server is stopped or overloaded",
+        (_, NodeError::TimedOut { .. }) => {
+            "check whether the server is stopped or overloaded; with rediss://, whether the port uses TLS"
+        }
+        (_, NodeError::Unavailable { why }) if why.starts_with("BUSY") => {
+            "end the script that is running with `redis-cli SCRIPT KILL`"
+        }
+        (_, NodeError::Refused { why }) if why.contains("max number of clients") => {
+            "close connections that are not used, or raise `maxclients`"
+        }
         (_, NodeError::Protocol { .. }) => {
             "check that a Redis or Valkey server listens at this address, and whether it requires TLS \
              (rediss://)"
@@ -88,7 +102,10 @@ fn unreached(error: &NodeError) -> (Check, Verdict) {
             "use a database index in the URL that exists on the server"
         }
         (_, NodeError::Loading) => "wait until the server has loaded its data",
-        _ => "check that the server is running, and check its address and firewalls",
+        _ => {
+            "check that the server is running, check its address and firewalls, and whether the port requires \
+             TLS (rediss://)"
+        }
     };
     (check, fail(error.to_string(), remedy))
 }
@@ -183,13 +200,23 @@ fn set(servers: &[Node<'_>], context: &Context) -> Verdict {
         "use the same nodes in all clients, or record this set with `leasehold init --replace`";
     let mut ours = context.labels.clone();
     ours.sort_unstable();
-    if servers.iter().any(|(_, server)| server.record.is_none()) {
-        return unknown(
-            "the records of a server could not be read",
-            "see `role` and `permissions`",
-        );
+    let mut unread = servers
+        .iter()
+        .filter_map(|(label, server)| Some((*label, server.record.as_ref().err()?)));
+    if let Some((label, error)) = unread.next() {
+        let seen = format!("{label}: the server's records could not be read: {error}");
+        return match error {
+            NodeError::ReadOnly => unknown(seen, "see `role`"),
+            NodeError::NoPermission { .. } => unknown(seen, "see `permissions`"),
+            NodeError::Protocol { .. } | NodeError::Unusable { .. } => fail(
+                seen,
+                "find out which program overwrote the record; when no lease is in use, delete it with \
+                 redis-cli DEL, and the next client records it again",
+            ),
+            _ => unknown(seen, "run it again; see `reach` and `latency`"),
+        };
     }
-    let set_of = |server: &ServerFacts| server.record.as_ref().and_then(|r| r.set.clone());
+    let set_of = |server: &ServerFacts| server.record.as_ref().ok().and_then(|r| r.set.clone());
     let recorded = servers
         .iter()
         .filter_map(|(label, server)| Some((*label, set_of(server)?)));
@@ -273,30 +300,44 @@ fn server_offset(sample: &ClockSample) -> i64 {
     sample.server_us.saturating_sub(sample.local_us)
 }
 
+/// When each node votes for this client. Zero: now. `None`: not until something is changed.
+fn votes_in(facts: &[Facts], context: &Context) -> Vec<Option<Duration>> {
+    let members = context.labels.iter().zip(facts);
+    let members = members.filter_map(|(label, facts)| match facts {
+        Facts::Server(Ok(server)) => Some(Member {
+            label,
+            run_id: server.after.text("run_id"),
+            set: server.record.as_ref().ok()?.set.as_ref(),
+        }),
+        _ => None,
+    });
+    let members: Vec<_> = members.collect();
+    let refusals = refusals(&members, &context.labels);
+    let is_refused = |label: &str| {
+        let mut refused = members.iter().zip(&refusals);
+        refused.any(|(member, refusal)| member.label == label && refusal.is_some())
+    };
+    let votes_in = |(label, facts): (&String, &Facts)| match facts {
+        Facts::Server(Ok(_)) if is_refused(label) => None,
+        Facts::Server(Ok(server)) => server.votes_in(context),
+        Facts::Server(Err(_)) => None,
+        Facts::Store(store) => store.opened.is_ok().then_some(Duration::ZERO),
+        Facts::Other(status) => (!matches!(status, Some(Err(_)))).then_some(Duration::ZERO),
+    };
+    context.labels.iter().zip(facts).map(votes_in).collect()
+}
+
 fn quorum(facts: &[Facts], context: &Context) -> Verdict {
     let (all, needed) = (facts.len(), majority(facts.len()));
-    let votes = |facts: &Facts| match facts {
-        // A client reads the same records before it asks for a vote.
-        Facts::Server(Ok(server)) => {
-            let record = server.record.as_ref();
-            !server.is_replica() && record.is_some_and(|record| record.votes_in.is_zero())
-        }
-        Facts::Server(Err(_)) => false,
-        Facts::Store(store) => store.opened.is_ok(),
-        Facts::Other(status) => !matches!(status, Some(Err(_))),
-    };
-    let nodes = context.labels.iter().zip(facts);
-    let (voting, silent): (Vec<_>, Vec<_>) = nodes.partition(|(_, facts)| votes(facts));
-    let names = |nodes: &[(&String, &Facts)]| {
+    let nodes = context.labels.iter().zip(votes_in(facts, context));
+    let (voting, silent): (Vec<_>, Vec<_>) =
+        nodes.partition(|(_, votes_in)| votes_in.is_some_and(|time| time.is_zero()));
+    let names = |nodes: &[(&String, Option<Duration>)]| {
         let names: Vec<_> = nodes.iter().map(|(label, _)| label.as_str()).collect();
         names.join(", ")
     };
-    let waits = |facts: &&Facts| match facts {
-        Facts::Server(Ok(server)) => server.record.as_ref().map(|record| record.votes_in),
-        _ => None,
-    };
     if voting.len() < needed {
-        let waiting: Option<Vec<_>> = silent.iter().map(|(_, facts)| waits(facts)).collect();
+        let waiting: Option<Vec<_>> = silent.iter().map(|(_, votes_in)| *votes_in).collect();
         if let Some(longest) = waiting.and_then(|waiting| waiting.into_iter().max()) {
             return fail(
                 format!(

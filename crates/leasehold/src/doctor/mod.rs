@@ -23,6 +23,7 @@ mod judge;
 mod judge_all;
 mod judge_store;
 pub(crate) mod measure;
+pub(crate) mod members;
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use crate::node::NodeError;
 
 pub use check::Check;
 pub(crate) use info::Info;
-pub(crate) use judge::name_and_version;
+pub(crate) use judge::{name_and_version, too_slow};
 pub(crate) use judge_all::findings;
 pub use measure::{Measurement, Pace, Spread};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::facts::{
-    Address, ClockSample, Context, Facts, FileSystem, Locks, Processes, Record, ServerFacts,
-    SetRecord, Slow, StoreFacts,
+    Address, ClockSample, Commands, Context, Facts, FileSystem, Locks, Processes, Record,
+    SentinelView, Sentinels, ServerFacts, SetRecord, Slow, StoreFacts,
 };
 use super::{Check, Finding, Info, Report, Status, findings};
 use crate::node::{Constants, NodeError, Replicas, Shortfall};
@@ -52,7 +52,7 @@ fn healthy() -> ServerFacts {
         },
         certificate: None,
         user: Ok("default".into()),
-        denied: Vec::new(),
+        commands: Commands::default(),
         before: info(&[]),
         after: info(&[]),
         interval: Duration::from_secs(1),
@@ -62,7 +62,7 @@ fn healthy() -> ServerFacts {
         slow: Ok(None),
         push: Ok(()),
         scripts: Ok(()),
-        record: Some(Record {
+        record: Ok(Record {
             votes_in: Duration::ZERO,
             has_epoch: true,
             other_constants: None,
@@ -81,6 +81,7 @@ fn context(nodes: usize) -> Context {
         labels: (0..nodes).map(|number| format!("n{number}")).collect(),
         ttl: Duration::from_secs(10),
         node_timeout: Duration::from_millis(250),
+        connect_timeout: Duration::from_secs(2),
         constants: Constants::for_nodes(nodes),
         replicas: None,
     }
@@ -316,7 +317,7 @@ fn faults_of_one_server() {
         (Check::Tls, |s| expiring(s, 2 * DAY), Fail, "2 days"),
         (
             Check::Permissions,
-            |s| s.denied.push("+set".into()),
+            |s| s.commands.denied.push("+set".into()),
             Fail,
             "+set",
         ),
@@ -326,7 +327,12 @@ fn faults_of_one_server() {
             Warn,
             "in 2 s",
         ),
-        (Check::Restart, |s| s.record = None, Unknown, "records"),
+        (
+            Check::Restart,
+            |s| s.record = Err(NodeError::ReadOnly),
+            Unknown,
+            "records",
+        ),
         (
             Check::Constants,
             |s| record(s).other_constants = Some(("b=1 a_c=1".into(), "b=1 a_c=2".into())),
@@ -378,6 +384,34 @@ fn faults_of_one_server() {
             },
             Warn,
             "max-lag is 10 s",
+        ),
+        (
+            Check::SplitBrain,
+            |s| drop(s.config.insert("min-replicas-to-write".into(), "1".into())),
+            Fail,
+            "to-write is 1, and 0 replicas",
+        ),
+        (
+            Check::SplitBrain,
+            |s| {
+                s.commands.refused = Some(NodeError::Unavailable {
+                    why: "NOREPLICAS not enough".into(),
+                });
+            },
+            Fail,
+            "NOREPLICAS",
+        ),
+        (
+            Check::Permissions,
+            |s| s.commands.unknown.push("SET".into()),
+            Fail,
+            "does not know: SET",
+        ),
+        (
+            Check::Latency,
+            |s| s.latency = vec![401 * MS; 9],
+            Fail,
+            "at least 5 of them to connect",
         ),
         (
             Check::Push,
@@ -694,9 +728,15 @@ fn faults_of_several_servers() {
         ),
         (
             Check::Set,
-            |all| all[1].record = None,
+            |all| all[1].record = Err(NodeError::ReadOnly),
             Unknown,
             "could not be read",
+        ),
+        (
+            Check::Set,
+            |all| all[1].record = Err(NodeError::protocol("the record of its nodes")),
+            Fail,
+            "the record of its nodes",
         ),
         (Check::Clock, |all| ahead(&mut all[1], 4_900_000), Fine, ""),
         (
@@ -720,7 +760,7 @@ fn faults_of_several_servers() {
         ),
         (
             Check::Quorum,
-            |all| all[0].record = None,
+            |all| all[0].record = Err(NodeError::Unanswered),
             Warn,
             "n0 does not",
         ),
@@ -758,6 +798,95 @@ fn faults_of_several_servers() {
     }
 }
 
+/// A server counts for the quorum only if it would grant this client a lock.
+#[test]
+fn servers_that_refuse_the_client_do_not_vote() {
+    type Change = fn(&mut ServerFacts);
+    let changes: [Change; 8] = [
+        |s| s.record = Err(NodeError::Unanswered),
+        |s| s.record.as_mut().expect("a record").other_constants = Some(("a".into(), "b".into())),
+        |s| s.scripts = Err("unknown command".into()),
+        |s| s.commands.denied.push("+zadd".into()),
+        |s| s.commands.unknown.push("SET".into()),
+        |s| s.commands.refused = Some(NodeError::OutOfMemory),
+        |s| s.latency = vec![251 * MS; 200],
+        |s| s.after = info(&["role:slave"]),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        for (count, status) in [(1, Status::Warn), (2, Status::Fail)] {
+            let mut servers: Vec<_> = (0..3).map(member).collect();
+            servers[..count].iter_mut().for_each(change);
+            let found = judge(servers);
+            let found = of(&found, Check::Quorum);
+            assert_eq!(found.status, status, "case {number}: {found:?}");
+        }
+    }
+    // One slow answer is an outlier.
+    let mut server = healthy();
+    server.latency[199] = 251 * MS;
+    assert_eq!(of(&judge(vec![server]), Check::Quorum).status, Status::Ok);
+}
+
+/// A client that finds the same server twice, or another set, uses no node.
+#[test]
+fn other_servers_than_those_of_the_client_do_not_vote() {
+    let quorum = |change: fn(&mut [ServerFacts])| {
+        let mut servers: Vec<_> = (0..3).map(member).collect();
+        change(&mut servers);
+        of(&judge(servers), Check::Quorum).status
+    };
+    let set = |all: &mut [ServerFacts], index: usize, labels: &[&str]| {
+        let record = all[index].record.as_mut().expect("a record");
+        let set = record.set.as_mut().expect("a set");
+        set.id = "s2".into();
+        set.labels = labels.iter().map(ToString::to_string).collect();
+    };
+    assert_eq!(quorum(|_| {}), Status::Ok);
+    assert_eq!(
+        quorum(|all| all[2].after = all[0].after.clone()),
+        Status::Fail
+    );
+    let mut servers: Vec<_> = (0..3).map(member).collect();
+    set(&mut servers, 2, &["x", "y", "z"]);
+    assert_eq!(of(&judge(servers), Check::Quorum).status, Status::Fail);
+    // Another id with the same addresses is the same set.
+    let mut servers: Vec<_> = (0..3).map(member).collect();
+    set(&mut servers, 2, &["n0", "n1", "n2"]);
+    assert_eq!(of(&judge(servers), Check::Quorum).status, Status::Ok);
+}
+
+/// A sentinel has nothing of what the other checks look for.
+#[test]
+fn a_sentinel_has_no_other_findings() {
+    let mut server = healthy();
+    server.after = info(&["redis_mode:sentinel"]);
+    server.record = Err(NodeError::Unanswered);
+    let found = judge(vec![server]);
+    let checks: Vec<_> = found.iter().map(|finding| finding.check).collect();
+    assert_eq!(checks, [Check::Reach, Check::Cluster, Check::Quorum]);
+    assert!(found[1].remedy.contains("redis+sentinel://"), "{found:?}");
+}
+
+#[test]
+fn remedies_of_servers_that_cannot_be_examined() {
+    let busy = NodeError::Unavailable {
+        why: "BUSY Redis is busy".into(),
+    };
+    let full = NodeError::Refused {
+        why: "ERR max number of clients reached".into(),
+    };
+    for (error, says) in [
+        (NodeError::unreachable("reset"), "TLS (rediss://)"),
+        (NodeError::TimedOut { after: MS }, "uses TLS"),
+        (busy, "SCRIPT KILL"),
+        (full, "maxclients"),
+    ] {
+        let found = findings(&[Facts::Server(Err(error))], &context(1));
+        let found = of(&found, Check::Reach);
+        assert!(found.remedy.contains(says), "{found:?}");
+    }
+}
+
 #[test]
 fn an_even_number_of_nodes_is_a_warning() {
     for (nodes, status) in [
@@ -766,7 +895,14 @@ fn an_even_number_of_nodes_is_a_warning() {
         (3, Status::Ok),
         (4, Status::Warn),
     ] {
-        let found = judge((0..nodes).map(member).collect());
+        let of_set = |number| {
+            let mut server = member(number);
+            let set = server.record.as_mut().expect("a record").set.as_mut();
+            let set = set.expect("a set");
+            (set.nodes, set.labels) = (nodes, context(nodes).labels);
+            server
+        };
+        let found = judge((0..nodes).map(of_set).collect());
         let found = of(&found, Check::Quorum);
         assert_eq!(found.status, status, "{nodes}: {found:?}");
     }

@@ -3,7 +3,7 @@
 mod cases;
 mod patient;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -370,19 +370,6 @@ fn watch_prints_changes() {
     watching.kill();
 }
 
-/// A change that is accepted is marked as such.
-#[test]
-fn watch_marks_accepted_changes() {
-    let mut servers = RedisServer::start_many(3);
-    let place = Place::redis(&servers);
-    place.ok(&["init"]);
-    let out = place.file("out");
-    let mut command = place.command(&["doctor", "--watch=100ms", "--accept", "reach"]);
-    command.stdout(std::fs::File::create(&out).expect("a file"));
-    let watching = crate::Running::start(&mut command);
-    until("the first report", || place.read("out").contains("3 nodes"));
-    servers[1].kill();
-    until("the change", || {
 /// A change may be far away, so it is not the next write that notices.
 #[test]
 fn watch_ends_without_a_reader() {
@@ -423,6 +410,19 @@ fn doctor_creates_no_store() {
     }
 }
 
+/// A change that is accepted is marked as such.
+#[test]
+fn watch_marks_accepted_changes() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    place.ok(&["init"]);
+    let out = place.file("out");
+    let mut command = place.command(&["doctor", "--watch=100ms", "--accept", "reach"]);
+    command.stdout(std::fs::File::create(&out).expect("a file"));
+    let watching = crate::Running::start(&mut command);
+    until("the first report", || place.read("out").contains("3 nodes"));
+    servers[1].kill();
+    until("the change", || {
         place.read("out").contains("reach (accepted)")
     });
     watching.kill();
@@ -477,6 +477,74 @@ fn nodes_at_a_glance() {
         store.contains("store") && store.contains("sqlite "),
         "{store}"
     );
+}
+
+/// `doctor` fails and no node votes exactly where no lock can be acquired.
+#[test]
+fn servers_that_grant_nothing_do_not_vote() {
+    type SetUp = fn() -> (Vec<RedisServer>, String, Vec<&'static str>);
+    fn one(args: &[&str], command: &str) -> (Vec<RedisServer>, String, Vec<&'static str>) {
+        let server = RedisServer::start_with(args);
+        if !command.is_empty() {
+            server.run(command);
+        }
+        let url = server.url();
+        (vec![server], url, Vec::new())
+    }
+    fn recorded() -> Vec<RedisServer> {
+        let servers = RedisServer::start_many(3);
+        Place::redis(&servers).ok(&["init"]);
+        servers
+    }
+    let cases: [(&str, SetUp); 9] = [
+        ("split-brain", || one(&["--min-replicas-to-write", "1"], "")),
+        ("set", || one(&[], "LPUSH leasehold:epoch x")),
+        ("set", || one(&[], "SET leasehold:set garbage")),
+        ("scripts", || one(&["--rename-command", "EVAL", "EVIL"], "")),
+        ("permissions", || one(&["--rename-command", "SET", ""], "")),
+        ("permissions", || {
+            let acl = "ACL SETUSER u on >pw ~* &* +@all -set -del -zadd";
+            let (servers, url, args) = one(&[], acl);
+            (servers, url.replace("redis://", "redis://u:pw@"), args)
+        }),
+        ("constants", || {
+            let servers = recorded();
+            let nodes = Place::redis(&servers).nodes.expect("nodes");
+            (servers, nodes, vec!["--restart-guard", "30s"])
+        }),
+        ("set", || {
+            let servers = recorded();
+            let nodes = servers[..2].iter().map(RedisServer::url);
+            let nodes = nodes.collect::<Vec<_>>().join(",");
+            (servers, nodes, Vec::new())
+        }),
+        ("same-server", || {
+            let (servers, url, args) = one(&[], "");
+            let nodes = format!("{url},{}", url.replace("127.0.0.1", "localhost"));
+            (servers, nodes, args)
+        }),
+    ];
+    for (number, (id, set_up)) in cases.into_iter().enumerate() {
+        let (_servers, nodes, args) = set_up();
+        let mut place = Place::local();
+        place.nodes = Some(nodes);
+        let with = |line: &[&'static str]| [line, &args].concat();
+        let doctor = examine(&place, &with(&["doctor", "-o", "json"]));
+        let report = parse(&doctor);
+        for id in [id, "quorum"] {
+            let found = worst(&report, id).expect("a finding");
+            assert_eq!(found["status"], "fail", "case {number}: {found}");
+        }
+        assert_eq!(doctor.code, 2, "case {number}: {}", doctor.out);
+        let nodes = examine(&place, &with(&["nodes", "-o", "json"]));
+        assert_eq!(nodes.code, 69, "case {number}: {}", nodes.out);
+        for node in parse(&nodes).as_array().expect("nodes") {
+            assert_eq!(node["state"], "down", "case {number}: {node}");
+        }
+        let mut line = with(&["run", "x", "--wait", "500ms"]);
+        line.extend(["--", "true"]);
+        assert_ne!(place.run(&line).code, 0, "case {number}: a lock");
+    }
 }
 
 /// Runs `doctor` on a case until it finds the fault.

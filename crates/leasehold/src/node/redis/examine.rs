@@ -17,7 +17,9 @@ use super::{init, scripts, survey};
 use crate::base::clock::Clock;
 use crate::base::holder::Secrets;
 use crate::base::name::{Name, shown};
-use crate::doctor::facts::{Address, ClockSample, Locks, ServerFacts, Slow};
+use crate::doctor::facts::{
+    Address, ClockSample, Commands, Glance, Locks, Record, ServerFacts, Slow,
+};
 use crate::doctor::{Info, NodeFacts, name_and_version};
 use crate::node::{Claim, Listener, Mode, News, NodeError, NodeSettings, Notifier};
 
@@ -80,11 +82,11 @@ pub(crate) async fn examine(
     let first = probe.time().await;
     let config = probe.settings().await?;
     let user = probe.user().await?;
-    let denied = probe.denied(settings).await?;
+    let commands = probe.commands(settings).await?;
     let scripts = probe.scripts(&Keys::new(&settings.prefix)).await?;
     let push = probe.push(ARRIVES_WITHIN).await?;
     let slow = probe.slow().await?;
-    let record = init::on_record(target.clone(), settings).await.ok();
+    let record = init::on_record(target.clone(), settings).await;
     let locks = probe.locks(settings).await;
     let latency = probe.round_trips(ROUND_TRIPS, ROUND_TRIPS_WITHIN).await?;
     let certificate = target.certificate(&address, probe.timeout).await;
@@ -99,7 +101,7 @@ pub(crate) async fn examine(
         address,
         certificate,
         user,
-        denied,
+        commands,
         before,
         after,
         interval,
@@ -115,10 +117,7 @@ pub(crate) async fn examine(
 }
 
 /// The state of a server at a glance.
-pub(crate) async fn glance(
-    target: &Target,
-    settings: &NodeSettings,
-) -> Result<NodeFacts, NodeError> {
+pub(crate) async fn glance(target: &Target, settings: &NodeSettings) -> Result<Glance, NodeError> {
     let target = &target.found().await?;
     let probe = Probe::open(target, settings).await?;
     let info = probe.info().await?;
@@ -130,7 +129,13 @@ pub(crate) async fn glance(
         Err(NodeError::ReadOnly) => None,
         Err(error) => return Err(error),
     };
-    Ok(NodeFacts {
+    if let Some((record, _)) = &record {
+        probe.refusal(record, settings).await?;
+    }
+    let set = record.as_ref().and_then(|(record, _)| record.set.clone());
+    let run_id = info.text("run_id").filter(|_| record.is_some());
+    let run_id = run_id.map(str::to_owned);
+    let facts = NodeFacts {
         role: info.text("role").map(|role| match role {
             "slave" => "replica".to_owned(),
             role => shown(role.as_bytes()),
@@ -143,7 +148,8 @@ pub(crate) async fn glance(
             .map(|(record, _)| record.votes_in),
         clock_offset_us: time.map(|time| time.offset_us()),
         latency: time.map(|time| time.round_trip),
-    })
+    };
+    Ok(Glance { facts, run_id, set })
 }
 
 /// Times some round trips. Returns them sorted.
@@ -317,9 +323,37 @@ impl<'t> Probe<'t> {
         })
     }
 
-    /// What the user may not do. Every command that locks need is sent in a form that changes nothing: on
-    /// a key that does not exist, or of another type. A server checks permissions before it looks at keys.
-    async fn denied(&self, settings: &NodeSettings) -> Result<Vec<String>, NodeError> {
+    /// An error if the server refuses this client, apart from replicas.
+    async fn refusal(&self, record: &Record, settings: &NodeSettings) -> Result<(), NodeError> {
+        if let Some((theirs, ours)) = record.other_constants.clone() {
+            return Err(NodeError::OtherConstants { theirs, ours });
+        }
+        let Commands {
+            denied,
+            unknown,
+            refused,
+        } = self.commands(settings).await?;
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        if !unknown.is_empty() {
+            let why = format!("the server does not know {}", unknown.join(", "));
+            return Err(NodeError::Refused { why });
+        }
+        if !denied.is_empty() {
+            let why = format!("this user may not use {}", denied.join(", "));
+            return Err(NodeError::NoPermission { why });
+        }
+        let scripts = self.scripts(&Keys::new(&settings.prefix)).await?;
+        scripts.map_err(|why| NodeError::Refused {
+            why: format!("the server refuses scripts: {why}"),
+        })
+    }
+
+    /// What becomes of the commands that locks need. Each is sent in a form that changes nothing: on a key
+    /// that does not exist, or of another type. A server checks permissions, and whether it accepts writes,
+    /// before it looks at keys.
+    async fn commands(&self, settings: &NodeSettings) -> Result<Commands, NodeError> {
         let random = format!("{:016x}", fastrand::u64(..));
         let absent = format!("leasehold:doctor:{random}");
         let epoch = String::from_utf8_lossy(&Keys::new(&settings.prefix).epoch).into_owned();
@@ -372,23 +406,37 @@ impl<'t> Probe<'t> {
             }
         }
         let replies = self.exchange(&pipeline).await?;
-        let mut denied = Vec::new();
-        for ((what, _), reply) in probes.iter().zip(replies) {
+        let mut commands = Commands::default();
+        let add = |to: &mut Vec<String>, what: &str| {
+            if !to.iter().any(|known| known == what) {
+                to.push(what.to_owned());
+            }
+        };
+        for ((what, words), reply) in probes.iter().zip(replies) {
             let Value::ServerError(error) = reply else {
                 continue;
             };
-            if let NodeError::NoPermission { why } = server_error(&error) {
-                let is_key = why.contains("key");
-                let what = match is_key && what.starts_with('+') {
-                    true => "~leasehold:*",
-                    false => what,
-                };
-                if !denied.iter().any(|known| known == what) {
-                    denied.push(what.to_owned());
+            match server_error(&error) {
+                NodeError::NoPermission { why } => {
+                    let is_key = why.contains("key") && what.starts_with('+');
+                    add(
+                        &mut commands.denied,
+                        if is_key { "~leasehold:*" } else { what },
+                    );
                 }
+                NodeError::Refused { why } if why.contains("unknown command") => {
+                    add(&mut commands.unknown, words[0]);
+                }
+                // Not the errors of these commands, and not those of a replica, which has its own check.
+                error @ (NodeError::Unavailable { .. }
+                | NodeError::OutOfMemory
+                | NodeError::CannotPersist { .. }) => {
+                    commands.refused.get_or_insert(error);
+                }
+                _ => {}
             }
         }
-        Ok(denied)
+        Ok(commands)
     }
 
     /// Whether the server runs scripts, as text and by their digest.

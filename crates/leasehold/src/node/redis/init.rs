@@ -12,7 +12,6 @@ use super::reply::{bytes, read_hello, server_error};
 use super::session::{Keys, read_set};
 use super::set::{Set, sorted};
 use super::{Target, scripts, survey};
-#[cfg(feature = "doctor")]
 use crate::base::name::shown;
 use crate::node::rules::Constants;
 use crate::node::{NodeError, NodeSettings, majority};
@@ -326,7 +325,9 @@ impl Server {
         let mut ask = Pipeline::new();
         identity::ask(&mut ask);
         ask.cmd("TIME");
-        ask.cmd("MGET").arg(&keys.epoch).arg(&keys.set);
+        // Not MGET, for which a value of another type is the same as none.
+        ask.cmd("GET").arg(&keys.epoch);
+        ask.cmd("GET").arg(&keys.set);
         let replies = connection.exchange_within(&ask, timeout).await?;
         let (info, rest) = replies.split_at(identity::REQUESTS.min(replies.len()));
         let info = ServerInfo::read(info)?;
@@ -334,14 +335,15 @@ impl Server {
             return Err(NodeError::ReadOnly);
         }
         let (now_us, epoch, set) = match rest {
-            [Value::Array(time), Value::Array(records)] => match &**records {
-                [epoch, set] => (
+            [Value::Array(time), epoch, set] => {
+                let epoch = of_type(epoch, &keys.epoch)?;
+                let set = of_type(set, &keys.set)?;
+                (
                     read_time(time),
                     bytes(epoch).unwrap_or_default(),
                     read_set(std::slice::from_ref(set))?,
-                ),
-                _ => (read_time(time), &b""[..], None),
-            },
+                )
+            }
             rest => {
                 let errors = rest.iter().find_map(|reply| match reply {
                     Value::ServerError(error) => Some(server_error(error)),
@@ -496,6 +498,21 @@ impl Server {
         let mut ask = Pipeline::new();
         ask.cmd("GET").arg(&keys.set);
         read_set(&self.connection.exchange_within(&ask, self.timeout).await?)
+    }
+}
+
+/// The reply to GET of a record.
+fn of_type<'v>(reply: &'v Value, key: &[u8]) -> Result<&'v Value, NodeError> {
+    match reply {
+        Value::ServerError(error) => Err(match server_error(error) {
+            NodeError::WrongType => {
+                let key = shown(key);
+                let why = format!("`{key}` contains a value of another type, and not a record");
+                NodeError::Unusable { why }
+            }
+            error => error,
+        }),
+        reply => Ok(reply),
     }
 }
 

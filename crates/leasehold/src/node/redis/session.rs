@@ -289,7 +289,7 @@ pub(super) fn read_set(replies: &[Value]) -> Result<Option<Set>, NodeError> {
         reply => bytes(reply).and_then(Set::parse),
     };
     set.map(Some).ok_or_else(|| {
-        let why = format!("the record of its nodes: {}", glimpse(replies));
+        let why = format!("the record of its nodes ({SET_KEY}): {}", glimpse(replies));
         NodeError::Protocol { why }
     })
 }
