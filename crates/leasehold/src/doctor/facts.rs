@@ -54,6 +54,23 @@ pub(crate) struct ServerFacts {
     /// What the server has on record. A replica is not asked.
     pub(crate) record: Result<Record, NodeError>,
     pub(crate) locks: Result<Locks, String>,
+    /// `None` if the node is named by its address.
+    pub(crate) sentinels: Option<Sentinels>,
+}
+
+/// What the sentinels of a service answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sentinels {
+    /// Their addresses. An error is the reason why one does not name a master.
+    pub(crate) answers: Vec<(String, Result<SentinelView, String>)>,
+}
+
+/// What one sentinel says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SentinelView {
+    pub(crate) master: String,
+    /// Why the sentinel takes a failover to be impossible, if it does.
+    pub(crate) no_quorum: Option<String>,
 }
 
 /// What became of the commands that locks need, each in a form that changes nothing.

@@ -1,10 +1,11 @@
 //! What the facts of one server mean. Pure functions, one for each check.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::facts::{Address, Commands, Context, ServerFacts};
+use super::facts::{Address, Commands, Context, Sentinels, ServerFacts};
 use super::{Check, Info, Status};
-use crate::node::{NodeError, Replicas, Shortfall};
+use crate::node::{NodeError, Replicas, Shortfall, majority};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// A certificate with less time left is a warning, and a failure.
@@ -77,6 +78,54 @@ fn hidden(field: &str) -> Verdict {
 }
 
 type Judge = fn(&ServerFacts, &Context) -> Verdict;
+
+/// What the sentinels of a service say of it.
+pub(super) fn sentinels(sentinels: &Sentinels) -> Verdict {
+    let all = sentinels.answers.len();
+    let (mut silent, mut masters, mut no_quorum) = (Vec::new(), BTreeSet::new(), Vec::new());
+    for (sentinel, answer) in &sentinels.answers {
+        match answer {
+            Ok(opinion) => {
+                masters.insert(&*opinion.master);
+                if let Some(why) = &opinion.no_quorum {
+                    no_quorum.push(format!("{sentinel}: {why}"));
+                }
+            }
+            Err(why) => silent.push(format!("{sentinel}: {why}")),
+        }
+    }
+    let answering = all - silent.len();
+    if masters.len() > 1 {
+        let masters: Vec<_> = masters.into_iter().collect();
+        return fail(
+            format!(
+                "the sentinels name different masters: {}",
+                masters.join(", ")
+            ),
+            "wait for a failover that is under way; otherwise check that all sentinels of the URL belong to \
+             one deployment",
+        );
+    }
+    let remedy = "start the sentinels that do not answer, and check their addresses in the URL";
+    if !silent.is_empty() {
+        let seen = format!(
+            "{} of {all} sentinels do not answer ({})",
+            silent.len(),
+            silent.join("; ")
+        );
+        return match answering < majority(all) {
+            true => fail(seen, remedy),
+            false => warn(seen, remedy),
+        };
+    }
+    match no_quorum.is_empty() {
+        true => ok(format!("all {all} sentinels name the same master")),
+        false => fail(
+            format!("no failover is possible ({})", no_quorum.join("; ")),
+            "start the other sentinels of this service (`SENTINEL SENTINELS` lists them)",
+        ),
+    }
+}
 
 /// The checks of a single server.
 pub(super) const SERVER_CHECKS: &[(Check, Judge)] = &[

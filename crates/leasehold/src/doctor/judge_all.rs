@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::facts::{Address, ClockSample, Context, Facts, ServerFacts, SetRecord};
-use super::judge::{SERVER_CHECKS, Verdict, cluster, fail, ok, unknown, warn};
+use super::judge::{SERVER_CHECKS, Verdict, cluster, fail, ok, sentinels, unknown, warn};
 use super::judge_store::STORE_CHECKS;
 use super::members::{Member, refusals};
 use super::{Check, Finding};
@@ -36,6 +36,9 @@ pub(crate) fn findings(facts: &[Facts], context: &Context) -> Vec<Finding> {
                 }
                 for (check, judge) in SERVER_CHECKS {
                     add(*check, Some(label), judge(server, context));
+                }
+                if let Some(answers) = &server.sentinels {
+                    add(Check::Sentinels, Some(label), sentinels(answers));
                 }
                 servers.push((&**label, &**server));
             }

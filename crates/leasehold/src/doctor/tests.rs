@@ -73,6 +73,7 @@ fn healthy() -> ServerFacts {
             }),
         }),
         locks: Ok(Locks::default()),
+        sentinels: None,
     }
 }
 
@@ -853,6 +854,41 @@ fn other_servers_than_those_of_the_client_do_not_vote() {
     let mut servers: Vec<_> = (0..3).map(member).collect();
     set(&mut servers, 2, &["n0", "n1", "n2"]);
     assert_eq!(of(&judge(servers), Check::Quorum).status, Status::Ok);
+}
+
+#[test]
+fn sentinels_must_be_a_majority_that_agrees() {
+    use Status::{Fail, Ok as Fine, Warn};
+    let view = |master: &str| {
+        Ok(SentinelView {
+            master: master.into(),
+            no_quorum: None,
+        })
+    };
+    let silent = || Err("refused".to_owned());
+    let alone = || {
+        Ok(SentinelView {
+            master: "a".into(),
+            no_quorum: Some("1 usable Sentinels".into()),
+        })
+    };
+    for (answers, status, says) in [
+        (vec![view("a"), view("a"), view("a")], Fine, "all 3"),
+        (vec![view("a"), view("a"), silent()], Warn, "1 of 3"),
+        (vec![view("a"), silent(), silent()], Fail, "2 of 3"),
+        (vec![view("a"), view("a"), view("b")], Fail, "a, b"),
+        (vec![alone()], Fail, "1 usable"),
+    ] {
+        let answers = (0..).zip(answers);
+        let answers = answers.map(|(number, answer): (usize, _)| (format!("s{number}"), answer));
+        let found = with(Check::Sentinels, |server| {
+            server.sentinels = Some(Sentinels {
+                answers: answers.collect(),
+            });
+        });
+        assert_eq!(found.status, status, "{found:?}");
+        assert!(found.seen.contains(says), "{found:?}");
+    }
 }
 
 /// A sentinel has nothing of what the other checks look for.

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 
 use leasehold_testkit::setup::blocking::until;
-use leasehold_testkit::{RedisServer, TempDir, free_port, unix_us};
+use leasehold_testkit::{RedisServer, SentinelService, TempDir, free_port, unix_us};
 
 use super::patient::{Patient, as_if_it_were_old, on_a_faulty_machine, with_certificate};
 use super::{open_to_all, skip, works};
@@ -72,6 +72,28 @@ cases! {
         Patient::new(vec![master, replica])
     };
     a_member_of_a_cluster: "cluster" "fail" "Redis Cluster" => one(&["--cluster-enabled", "yes"]);
+    a_silent_sentinel: "sentinels" "warn" "1 of 3 sentinels do not answer" => {
+        let mut service = SentinelService::start(1);
+        service.sentinels[2].kill();
+        Patient::local().nodes(service.url()).holding(service)
+    };
+    sentinels_that_are_too_few: "sentinels" "fail" "no failover is possible" => {
+        // Those that the URL names answer.
+        let mut service = SentinelService::start(1);
+        let url = service.url();
+        let (sentinels, name) = url.rsplit_once('/').expect("a service");
+        let (first, _) = sentinels.split_once(',').expect("several");
+        let nodes = format!("{first}/{name}");
+        service.sentinels[1].kill();
+        service.sentinels[2].kill();
+        Patient::local().nodes(nodes).holding(service)
+    };
+    a_full_house: "reach" "fail" "max number of clients" => {
+        let server = RedisServer::start_with(&["--maxclients", "2"]);
+        let open = || TcpStream::connect(("127.0.0.1", server.port())).expect("connected");
+        let open = [open(), open(), open()];
+        Patient::new(vec![server]).holding(open)
+    };
     a_master_with_a_replica: "replicas" "warn" "1 replica, and no restart guard" => followed();
     a_master_that_writes_alone: "split-brain" "warn" "min-replicas-to-write 0" => followed();
     a_policy_that_evicts: "eviction" "warn" "volatile-ttl" => {

@@ -90,6 +90,7 @@ pub(crate) async fn examine(
     let locks = probe.locks(settings).await;
     let latency = probe.round_trips(ROUND_TRIPS, ROUND_TRIPS_WITHIN).await?;
     let certificate = target.certificate(&address, probe.timeout).await;
+    let sentinels = target.sentinels().await;
     probe.clock.sleep_until(started + INTERVAL).await;
     let after = probe.info().await?;
     let interval = probe.clock.now().saturating_duration_since(started);
@@ -113,6 +114,7 @@ pub(crate) async fn examine(
         scripts,
         record: record.map(|(record, _)| record),
         locks,
+        sentinels,
     })
 }
 

@@ -28,6 +28,8 @@ use super::reply::{bytes, connection_error, server_error};
 use super::stream;
 use super::tls::TlsClient;
 use crate::base::name::shown;
+#[cfg(feature = "doctor")]
+use crate::doctor::facts::{SentinelView, Sentinels};
 use crate::node::{NodeError, majority};
 
 /// When a majority of the sentinels has named a master, the others have this long left.
@@ -141,8 +143,47 @@ impl Service {
         }
     }
 
-    /// The answers of all sentinels, and their addresses.
+    /// What each sentinel says about the service. Waits for all of them.
+    #[cfg(feature = "doctor")]
+    pub(super) async fn survey(&self, tls: &TlsClient) -> Sentinels {
+        let mut survey = Sentinels::default();
+        let answers = self.ask_all(tls, self.timeout).await;
+        for ((at, answer), sentinel) in answers.into_iter().zip(&self.sentinels) {
+            let view = match answer {
+                Answer::Knows(Opinion { host, port, .. }) => Ok(SentinelView {
+                    master: format!("{host}:{port}"),
+                    no_quorum: self.no_quorum(sentinel, tls).await,
+                }),
+                Answer::Unknown => Err("it does not know the service".to_owned()),
+                Answer::Failed(error) => Err(error.to_string()),
+            };
+            survey.answers.push((at, view));
+        }
+        survey
+    }
+
+    /// Why a sentinel takes a failover to be impossible.
+    #[cfg(feature = "doctor")]
+    async fn no_quorum(&self, sentinel: &ConnectionInfo, tls: &TlsClient) -> Option<String> {
+        let mut ask = Pipeline::new();
+        ask.cmd("SENTINEL").arg("CKQUORUM").arg(&self.name);
+        let asking = tokio::time::timeout(self.timeout, exchange(sentinel, tls, &ask));
+        match asking.await.ok()?.ok()?.first()? {
+            Value::ServerError(error) if error.code() == "NOQUORUM" => {
+                Some(shown(error.details().unwrap_or_default().as_bytes()))
+            }
+            // A user without permission for this command, or the word of a sentinel that it is possible.
+            _ => None,
+        }
+    }
+
+    /// The answers of the sentinels, and their addresses.
     async fn ask(&self, tls: &TlsClient) -> Vec<(String, Answer)> {
+        self.ask_all(tls, STRAGGLERS).await
+    }
+
+    /// The answers of all sentinels. When a majority has named a master, the others have `stragglers` left.
+    async fn ask_all(&self, tls: &TlsClient, stragglers: Duration) -> Vec<(String, Answer)> {
         let mut asked = JoinSet::new();
         for (index, sentinel) in self.sentinels.iter().enumerate() {
             let (sentinel, name, tls) = (sentinel.clone(), self.name.clone(), tls.clone());
@@ -166,7 +207,7 @@ impl Service {
                 .filter_map(|(_, answer)| answer.opinion())
                 .collect();
             if by_majority(&opinions, answers.len()).is_some() {
-                end = end.min(tokio::time::Instant::now() + STRAGGLERS);
+                end = end.min(tokio::time::Instant::now() + stragglers);
             }
         }
         answers
@@ -252,20 +293,28 @@ fn agreed<'a>(opinions: &[&'a Opinion], sentinels: usize) -> Option<&'a Opinion>
     (!opinions.iter().any(as_new)).then_some(agreed)
 }
 
-async fn ask_one(sentinel: &ConnectionInfo, name: &str, tls: &TlsClient) -> Answer {
+/// Sends requests over a connection of their own.
+async fn exchange(
+    sentinel: &ConnectionInfo,
+    tls: &TlsClient,
+    ask: &Pipeline,
+) -> Result<Vec<Value>, NodeError> {
     let settings = sentinel.redis_settings().clone();
     let settings = settings.set_protocol(ProtocolVersion::RESP2);
     let sentinel = sentinel.clone().set_redis_settings(settings);
-    let stream = match stream::open(&sentinel, tls).await {
-        Ok(stream) => stream,
-        Err(error) => return Answer::Failed(connection_error(&error)),
-    };
+    let stream = stream::open(&sentinel, tls).await;
+    let stream = stream.map_err(|error| connection_error(&error))?;
+    Connection::new(stream, std::sync::Weak::new())
+        .exchange(ask)
+        .await
+}
+
+async fn ask_one(sentinel: &ConnectionInfo, name: &str, tls: &TlsClient) -> Answer {
     let mut ask = Pipeline::new();
     ask.cmd("SENTINEL").arg("MASTER").arg(name);
     // During a failover, this is the promoted replica, sooner than in the reply to the other.
     ask.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let connection = Connection::new(stream, std::sync::Weak::new());
-    match connection.exchange(&ask).await {
+    match exchange(sentinel, tls, &ask).await {
         Ok(replies) => read(&replies),
         Err(error) => Answer::Failed(error),
     }

@@ -181,6 +181,17 @@ impl Target {
         Ok(found)
     }
 
+    /// What the sentinels say. `None` without sentinels.
+    #[cfg(feature = "doctor")]
+    pub(super) async fn sentinels(&self) -> Option<crate::doctor::facts::Sentinels> {
+        match &self.place {
+            Place::Fixed(_) => None,
+            Place::Service(service) | Place::Found(_, service) => {
+                Some(service.survey(&self.tls).await)
+            }
+        }
+    }
+
     /// Where the server is now.
     pub(super) async fn find(&self) -> Result<Cow<'_, ConnectionInfo>, NodeError> {
         match &self.place {
