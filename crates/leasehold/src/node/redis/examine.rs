@@ -21,7 +21,9 @@ use crate::doctor::facts::{
     Address, ClockSample, Commands, Glance, Locks, Record, ServerFacts, Slow,
 };
 use crate::doctor::{Info, NodeFacts, name_and_version};
-use crate::node::{Claim, Listener, Mode, News, NodeError, NodeSettings, Notifier};
+use crate::node::{
+    Claim, Listener, Mode, News, NodeError, NodeSettings, Notifier, Replicas, Shortfall,
+};
 
 /// The time between the two looks at counters and clocks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -390,7 +392,8 @@ impl<'t> Probe<'t> {
             probes.push(("+incr", vec!["INCR", &epoch]));
             probes.push(("+hset", vec!["HSET", &epoch, "x", "x"]));
         }
-        if settings.replicas.is_some() {
+        let is_required = |replicas: Replicas| replicas.otherwise == Shortfall::Refuse;
+        if settings.replicas.is_some_and(is_required) {
             // For no replica, so this waits for none.
             probes.push(("+wait", vec!["WAIT", "0", "1"]));
         }

@@ -160,13 +160,19 @@ async fn wait_is_needed_for_replicas() {
     server.run("ACL SETUSER u on >pw ~* &* +@all -wait");
     let url = server.url().replace("redis://", "redis://u:pw@");
     let mut settings = settings(Duration::from_secs(60));
-    for (wanted, denied) in [(None, &[][..]), (Some(1), &["+wait"])] {
-        settings.replicas = wanted.map(|wanted| Replicas {
-            wanted,
-            otherwise: Shortfall::Refuse,
+    for (otherwise, denied) in [
+        (None, &[][..]),
+        (Some(Shortfall::Refuse), &["+wait"]),
+        // A client that only warns can lock all the same.
+        (Some(Shortfall::Warn), &[]),
+    ] {
+        settings.replicas = otherwise.map(|otherwise| Replicas {
+            wanted: 1,
+            otherwise,
         });
         let target = Target::parse(&url, &settings).unwrap();
         let probe = Probe::open(&target, &settings).await.unwrap();
-        assert_eq!(probe.denied(&settings).await.unwrap(), denied);
+        let commands = probe.commands(&settings).await.unwrap();
+        assert_eq!(commands.denied, denied);
     }
 }
