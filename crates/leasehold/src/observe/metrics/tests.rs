@@ -63,6 +63,10 @@ fn events() -> Vec<Event> {
         }),
         change(NodeChange::Up),
         change(NodeChange::Quarantined { left: second }),
+        change(NodeChange::TooFewReplicas {
+            acked: None,
+            wanted: 1,
+        }),
         Event::Request(Request {
             index: 0,
             node,
@@ -99,8 +103,11 @@ fn recorded(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 fn documented() -> BTreeMap<String, BTreeSet<String>> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/observability.md");
     let page = std::fs::read_to_string(page).expect("the page");
-    let rows = page
+    // The tool's own metrics are in another section.
+    let (_, section) = page.split_once("\n## Metrics\n").expect("the section");
+    let rows = section
         .lines()
+        .take_while(|line| !line.starts_with("## "))
         .filter(|line| line.starts_with("| `leasehold_"));
     let row = |line: &str| {
         let columns: Vec<_> = line.split(" | ").collect();
