@@ -142,7 +142,7 @@ fn client(service: &SentinelService, protection: Protection) -> Client {
 
 async fn campaign(protection: Protection) {
     let failovers = std::env::var("LEASEHOLD_FAILOVERS");
-    let failovers: u64 = failovers.map_or(2, |number| number.parse().expect("a number"));
+    let failovers: u64 = failovers.map_or(1, |number| number.parse().expect("a number"));
     let service = tokio::task::block_in_place(|| SentinelService::start(1));
     let run = Arc::new(Run::default());
     let contenders = (0..CONTENDERS).map(|_| {
