@@ -36,7 +36,7 @@ impl SharedFile {
         let file = self.lock()?;
         let replaced = self.replace(&file, new);
         if replaced.is_err() {
-            // The lock is still held. Those who wait for it notice that the file is gone.
+            // The lock is still held. Waiters notice that the file is gone.
             let _ = std::fs::remove_file(&self.temporary);
         }
         replaced
