@@ -256,8 +256,9 @@ impl Builder {
     /// again. Default: 0, which means that votes count at once.
     ///
     /// A replica that is promoted then has the locks, if it is one that has acknowledged them. That is
-    /// certain if the number is that of all replicas. The same holds for renewals, names that are kept
-    /// ([`Options::min_hold`]) and results ([`Once`](crate::Once)). Each request takes a round trip
+    /// certain if the number is that of all replicas. The same holds for renewals and results
+    /// ([`Once`](crate::Once)), but not for names that are kept after a release
+    /// ([`Options::min_hold`]): that release is reported as done in any case. Each request takes a round trip
     /// more, over a connection of its own, and one that hands a lock over to a waiter takes two more.
     ///
     /// This is for servers with a URL; custom nodes ignore it. The embedded store has no replicas.

@@ -114,10 +114,7 @@ pub(crate) struct Found {
     pub(crate) quarantined_until: Option<Moment>,
 }
 
-#[cfg_attr(
-    not(any(feature = "redis", feature = "planted-bugs")),
-    allow(dead_code)
-)]
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
 impl NodeWatch {
     /// Watches the connection of the node with this index.
     pub(crate) fn new(sight: &Arc<Sight>, index: usize) -> Self {
