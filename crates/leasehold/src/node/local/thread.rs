@@ -143,8 +143,6 @@ impl Shared {
                 }
             }
             self.vote(calls);
-            self.immediate_votes.store(0, Ordering::Relaxed);
-            self.engine().clean_up_if_due();
         }
     }
 
@@ -177,10 +175,14 @@ impl Shared {
         }
     }
 
-    /// Executes this many jobs. The caller sends answers after the engine is unlocked.
+    /// Executes this many jobs. The caller sends answers after the engine is unlocked. Whoever
+    /// receives one may vote immediately, so this thread does not want the engine after that: each
+    /// immediate vote would wake it.
     fn with_engine<T>(&self, jobs: usize, work: impl FnOnce(&mut Engine) -> T) -> T {
         let mut engine = self.engine();
         let done = work(&mut engine);
+        engine.clean_up_if_due();
+        self.immediate_votes.store(0, Ordering::Relaxed);
         self.queued.fetch_sub(jobs, Ordering::AcqRel);
         done
     }
