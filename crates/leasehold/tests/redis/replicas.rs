@@ -184,6 +184,23 @@ async fn a_server_without_wait_is_a_clear_error() {
     }
 }
 
+/// To connect may take longer than a request. Such a client connects for acknowledgements meanwhile,
+/// and has its time limit for them.
+#[tokio::test]
+async fn a_far_client_gets_its_first_lock_at_once() {
+    let servers = replicated(1, &[]);
+    let way = Duration::from_millis(100);
+    let url = proxy::distant(servers[0].port(), way).await;
+    let builder = Client::builder().node(url).assume_fresh().replicas(1);
+    let client = builder.connect_timeout(LONG).build().expect("valid");
+    // About ten round trips are needed to connect.
+    let options = |options| patient(options).node_timeout(way * 2 * 9);
+    let start = Instant::now();
+    let lease = client.mutex("x").with_options(options).try_lock().await;
+    assert!(start.elapsed() > way * 2 * 9, "{:?}", start.elapsed());
+    assert!(lease.expect("acknowledged in time").is_some());
+}
+
 /// Otherwise the replicas of another server would vouch for a lock that it does not have.
 #[tokio::test]
 async fn the_server_that_voted_must_be_the_one_that_is_acknowledged() {

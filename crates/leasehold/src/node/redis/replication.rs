@@ -9,17 +9,18 @@
 //!   votes never blocks, and one `WAIT` covers all votes that arrived before it.
 //! - The server that acknowledges must be the one that voted, with the same memory. Otherwise the
 //!   replicas of a promoted server would vouch for a lock that only its predecessor had. So the server
-//!   is asked for its identity after the write.
+//!   is asked for its identity after the write. A server that hides its run id cannot be told from
+//!   another one, so no vote of it counts.
 //! - Votes are delayed or become errors, and no vote is added. Validity counts from before the request
 //!   was sent, so a delay only shortens a lease. After an error, the client releases the claim.
 //! - A notification of a grant is passed on as [`News::AskAgain`](crate::node::News), so that the
 //!   answer to the next WAIT is the vote.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::{Pipeline, Value};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Target;
 use super::connection::Connection;
@@ -44,6 +45,8 @@ const MAX_BATCH: usize = 256;
 /// Holds back the votes of one server.
 pub(super) struct Replication {
     votes: mpsc::UnboundedSender<HeldBack>,
+    /// Sent with the first call.
+    used: Mutex<Option<oneshot::Sender<()>>>,
     memory: SharedMemory,
     clock: Clock,
 }
@@ -66,8 +69,7 @@ struct Acknowledged {
 }
 
 impl Replication {
-    /// Starts the task that asks for acknowledgements. It ends when this is dropped. It connects when
-    /// there is a vote to hold back.
+    /// Starts the task that asks for acknowledgements. It ends when this is dropped.
     pub(super) fn start(
         target: Target,
         settings: &NodeSettings,
@@ -76,31 +78,44 @@ impl Replication {
         watch: NodeWatch,
     ) -> Self {
         let (votes, inbox) = mpsc::unbounded_channel();
+        let (used, is_used) = oneshot::channel();
         let clock = settings.clock.clone();
         let task = Task {
             server: Server {
                 target,
                 wanted: replicas.wanted,
+                connect_timeout: settings.connect_timeout,
                 connection: None,
             },
-            replicas,
-            clock: clock.clone(),
-            inbox,
+            votes: Votes {
+                inbox,
+                asked: Vec::new(),
+                waiting: Vec::new(),
+                passes: false,
+                replicas,
+                clock: clock.clone(),
+            },
             watch,
             is_short: false,
         };
-        tokio::spawn(task.run());
+        tokio::spawn(task.run(is_used));
         Self {
             votes,
+            used: Mutex::new(Some(used)),
             memory,
             clock,
         }
     }
 
-    /// Wraps a call, so that its answer is held back if replicas must have it first.
+    /// Wraps a call, so that its answer is held back if replicas must have it first. With the first
+    /// call, the task connects, as the link does.
     pub(super) fn hold_back(&self, call: Call) -> Call {
-        let deadline = self.clock.now() + call.timeout();
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(used) = used.take() {
+            let _ = used.send(());
+        }
         let (votes, memory) = (self.votes.clone(), Arc::clone(&self.memory));
+        let clock = self.clock.clone();
         call.relay(move |call, answer| match answer {
             Ok(vote) if must_be_replicated(call.verb(), &vote) => {
                 // The link answers calls and completes handshakes in one task, so this is the
@@ -108,6 +123,8 @@ impl Replication {
                 let Some(by) = memory.identity() else {
                     return call.answer(Err(NodeError::Unanswered));
                 };
+                // Counted from the vote: before it, the link may have had to connect.
+                let deadline = clock.now() + call.timeout();
                 // A vote that is dropped with the task counts as unanswered.
                 let _ = votes.send(HeldBack {
                     call,
@@ -157,6 +174,72 @@ impl HeldBack {
     }
 }
 
+/// The votes that are held back.
+struct Votes {
+    inbox: mpsc::UnboundedReceiver<HeldBack>,
+    /// Those that the request under way is about.
+    asked: Vec<HeldBack>,
+    /// Those that have arrived since.
+    waiting: Vec<HeldBack>,
+    /// Votes are not held back for now.
+    passes: bool,
+    replicas: Replicas,
+    clock: Clock,
+}
+
+impl Votes {
+    /// Begins the next request. Returns whether there is anything to ask for, or `false` when no vote
+    /// will come any more.
+    async fn next(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            self.inbox.recv_many(&mut self.waiting, MAX_BATCH).await;
+        }
+        std::mem::swap(&mut self.asked, &mut self.waiting);
+        !self.asked.is_empty()
+    }
+
+    /// Receives votes, and answers those whose time is over, until `request` has ended.
+    async fn receive_during<T>(&mut self, request: impl Future<Output = T>) -> T {
+        let mut request = std::pin::pin!(request);
+        loop {
+            let due = earliest(&self.asked).min(earliest(&self.waiting));
+            tokio::select! {
+                biased;
+                done = &mut request => return done,
+                Some(vote) = self.inbox.recv() => match self.passes {
+                    true => vote.pass(),
+                    false => self.waiting.push(vote),
+                },
+                () = self.clock.sleep_until(due), if due != Moment::FAR => {
+                    let now = self.clock.now();
+                    for votes in [&mut self.asked, &mut self.waiting] {
+                        let expired = votes.extract_if(.., |vote| vote.deadline <= now);
+                        expired.for_each(|vote| vote.expire(self.replicas));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers the calls that can be answered. Those that have time for another request wait for it.
+    fn settle(&mut self, deadline: Moment, answer: &Result<Acknowledged, NodeError>) {
+        let (now, wanted) = (self.clock.now(), self.replicas.wanted);
+        for vote in self.asked.drain(..) {
+            match answer {
+                Ok(ack) if ack.replicas >= wanted && ack.by.continues(&vote.by) => vote.pass(),
+                _ if self.replicas.otherwise == Shortfall::Warn => vote.pass(),
+                Ok(ack) if !ack.by.continues(&vote.by) => {
+                    let why = "another server answers, or the same with another memory".to_owned();
+                    vote.refuse(0, wanted, Some(NodeError::Disconnected { why }));
+                }
+                Ok(_) if vote.deadline > deadline && vote.deadline > now => self.waiting.push(vote),
+                Ok(ack) => vote.refuse(ack.replicas, wanted, None),
+                Err(error) => vote.refuse(0, wanted, Some(error.clone())),
+            }
+        }
+    }
+}
+
 /// The earliest deadline of these votes.
 fn earliest(votes: &[HeldBack]) -> Moment {
     votes
@@ -169,84 +252,38 @@ fn earliest(votes: &[HeldBack]) -> Moment {
 /// Asks for acknowledgements, one request at a time, and answers calls.
 struct Task {
     server: Server,
-    replicas: Replicas,
-    clock: Clock,
-    inbox: mpsc::UnboundedReceiver<HeldBack>,
+    votes: Votes,
     watch: NodeWatch,
     /// Too few replicas acknowledged the latest write.
     is_short: bool,
 }
 
 impl Task {
-    async fn run(mut self) {
-        let mut waiting = Vec::new();
-        while !waiting.is_empty() || self.inbox.recv_many(&mut waiting, MAX_BATCH).await > 0 {
-            let mut asked = std::mem::take(&mut waiting);
-            let Some(by) = asked.last().map(|vote| vote.by.clone()) else {
+    async fn run(mut self, used: oneshot::Receiver<()>) {
+        if used.await.is_ok() {
+            self.votes.receive_during(self.server.connect()).await;
+        }
+        while self.votes.next().await {
+            let Some(by) = self.votes.asked.last().map(|vote| vote.by.clone()) else {
                 continue;
             };
-            let deadline = earliest(&asked);
-            let left = deadline.saturating_duration_since(self.clock.now());
+            let deadline = earliest(&self.votes.asked);
+            let left = deadline.saturating_duration_since(self.votes.clock.now());
             // While replicas are missing and need not be there, no vote waits for them.
-            let passes = self.is_short && self.replicas.otherwise == Shortfall::Warn;
-            if passes {
-                asked.drain(..).for_each(HeldBack::pass);
+            self.votes.passes = self.is_short && self.votes.replicas.otherwise == Shortfall::Warn;
+            if self.votes.passes {
+                self.votes.asked.drain(..).for_each(HeldBack::pass);
             }
-            let answer = {
-                let mut asking = std::pin::pin!(self.server.ask(&by, left));
-                loop {
-                    let due = earliest(&asked).min(earliest(&waiting));
-                    tokio::select! {
-                        biased;
-                        answer = &mut asking => break answer,
-                        Some(vote) = self.inbox.recv() => match passes {
-                            true => vote.pass(),
-                            false => waiting.push(vote),
-                        },
-                        () = self.clock.sleep_until(due), if due != Moment::FAR => {
-                            let now = self.clock.now();
-                            for votes in [&mut asked, &mut waiting] {
-                                votes.extract_if(.., |vote| vote.deadline <= now).for_each(|vote| {
-                                    vote.expire(self.replicas);
-                                });
-                            }
-                        }
-                    }
-                }
-            };
+            let asking = self.server.ask(&by, left);
+            let answer = self.votes.receive_during(asking).await;
             self.note(&answer);
-            waiting.extend(self.settle(asked, deadline, &answer));
+            self.votes.settle(deadline, &answer);
         }
-    }
-
-    /// Answers the calls that can be answered. Returns those that have time for another request.
-    fn settle(
-        &self,
-        asked: Vec<HeldBack>,
-        deadline: Moment,
-        answer: &Result<Acknowledged, NodeError>,
-    ) -> Vec<HeldBack> {
-        let (now, wanted) = (self.clock.now(), self.replicas.wanted);
-        let mut again = Vec::new();
-        for vote in asked {
-            match answer {
-                Ok(ack) if ack.replicas >= wanted && ack.by.continues(&vote.by) => vote.pass(),
-                _ if self.replicas.otherwise == Shortfall::Warn => vote.pass(),
-                Ok(ack) if !ack.by.continues(&vote.by) => {
-                    let why = "another server answers, or the same with another memory".to_owned();
-                    vote.refuse(0, wanted, Some(NodeError::Disconnected { why }));
-                }
-                Ok(_) if vote.deadline > deadline && vote.deadline > now => again.push(vote),
-                Ok(ack) => vote.refuse(ack.replicas, wanted, None),
-                Err(error) => vote.refuse(0, wanted, Some(error.clone())),
-            }
-        }
-        again
     }
 
     /// Reports when replicas begin to be missing, and when they are back.
     fn note(&mut self, answer: &Result<Acknowledged, NodeError>) {
-        let (label, wanted) = (self.server.target.label(), self.replicas.wanted);
+        let (label, wanted) = (self.server.target.label(), self.server.wanted);
         let acked = answer.as_ref().map(|ack| ack.replicas);
         let is_short = acked.is_err() || acked.is_ok_and(|acked| acked < wanted);
         if is_short != self.is_short {
@@ -260,10 +297,16 @@ impl Task {
 struct Server {
     target: Target,
     wanted: u32,
+    connect_timeout: Duration,
     connection: Option<Connection>,
 }
 
 impl Server {
+    /// Connects, so that the first vote need not wait for that. If it fails, the first vote tries again.
+    async fn connect(&mut self) {
+        self.connection = self.target.open_within(self.connect_timeout).await.ok();
+    }
+
     /// Asks how many replicas have what the server has executed so far; waits for them within `limit`.
     ///
     /// Cancel safety: a connection whose replies were not awaited is not used again.
@@ -319,7 +362,13 @@ fn read(replies: &[Value]) -> Result<Acknowledged, NodeError> {
     if let Value::ServerError(error) = set {
         return Err(server_error(error));
     }
-    let by = identity::ServerInfo::read(info)?.identity;
+    let server = identity::ServerInfo::read(info)?;
+    if server.run_id.is_none() {
+        let why = "the server hides its run id (INFO), so it cannot be told from one that was promoted in \
+                   its place; use a restart guard instead of replicas";
+        return Err(NodeError::Unusable { why: why.into() });
+    }
+    let by = server.identity;
     match wait {
         Value::Int(replicas) => Ok(Acknowledged {
             by,
@@ -369,5 +418,22 @@ mod tests {
                 "{verb:?}: {vote}"
             );
         }
+    }
+
+    #[test]
+    fn a_server_that_hides_its_run_id_vouches_for_nothing() {
+        let info = |run_id: &str| {
+            let server = format!("# Server\r\n{run_id}\r\n");
+            [
+                Value::Okay,
+                Value::BulkString(server.into_bytes()),
+                Value::BulkString(b"role:master\r\n".to_vec()),
+                Value::Int(1),
+            ]
+        };
+        let shown = read(&info("run_id:abc")).expect("acknowledged");
+        assert_eq!(shown.replicas, 1);
+        let hidden = read(&info("redis_version:7.0.15")).expect_err("another server may answer");
+        assert!(hidden.is_permanent() && hidden.to_string().contains("run id"));
     }
 }
