@@ -231,7 +231,14 @@ impl Examined {
         match self {
             Self::Other(node) => match node.status() {
                 Some(Err(error)) => Err(error),
-                _ => Ok(Glance::default()),
+                // It has no records that could keep it from voting.
+                _ => Ok(Glance {
+                    facts: NodeFacts {
+                        votes_in: Some(Duration::ZERO),
+                        ..NodeFacts::default()
+                    },
+                    ..Glance::default()
+                }),
             },
             Self::Store(path) => {
                 let facts = store::glance(path, settings).await?;

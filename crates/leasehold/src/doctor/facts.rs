@@ -69,8 +69,18 @@ pub(crate) struct Sentinels {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SentinelView {
     pub(crate) master: String,
-    /// Why the sentinel takes a failover to be impossible, if it does.
-    pub(crate) no_quorum: Option<String>,
+    pub(crate) failover: Failover,
+}
+
+/// Whether a sentinel takes a failover to be possible.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Failover {
+    #[default]
+    Possible,
+    /// It does not, and this is why.
+    Impossible(String),
+    /// It could not be asked, and this is why.
+    Unknown(String),
 }
 
 /// What became of the commands that locks need, each in a form that changes nothing.
@@ -176,6 +186,8 @@ pub(crate) enum FileSystem {
     Local,
     Network(&'static str),
     Memory,
+    /// FUSE, behind which may be anything, or a number of the kernel that is not in the table.
+    Other(u32),
 }
 
 /// Which processes hold locks in a store.

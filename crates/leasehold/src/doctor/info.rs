@@ -2,13 +2,17 @@
 
 use std::str::FromStr;
 
+use crate::base::name::shown;
+
 /// The fields of INFO. A field that the server does not show is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Info(String);
 
 impl Info {
-    pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
+    /// Escapes what a terminal would not print: the fields are shown to people.
+    pub(crate) fn new(text: &str) -> Self {
+        let lines = text.lines().map(|line| shown(line.as_bytes()) + "\n");
+        Self(lines.collect())
     }
 
     /// A field. An empty value counts as hidden: some services show the name only.

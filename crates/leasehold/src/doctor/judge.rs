@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::facts::{Address, Commands, Context, Sentinels, ServerFacts};
+use super::facts::{Address, Commands, Context, Failover, Sentinels, ServerFacts};
 use super::{Check, Info, Status};
 use crate::node::{NodeError, Replicas, Shortfall, majority};
 
@@ -13,6 +13,8 @@ const CERTIFICATE_WARN: Duration = Duration::from_secs(30 * 24 * 3600);
 const CERTIFICATE_FAIL: Duration = Duration::from_secs(3 * 24 * 3600);
 /// A replica that is further behind is a warning.
 const MAX_LAG_S: u64 = 1;
+/// How many replicas are looked at.
+const MAX_REPLICAS: u64 = 1000;
 /// Parts of the memory that are a warning, and a failure.
 const MEMORY_WARN: f64 = 0.8;
 const MEMORY_FAIL: f64 = 0.95;
@@ -82,13 +84,16 @@ type Judge = fn(&ServerFacts, &Context) -> Verdict;
 /// What the sentinels of a service say of it.
 pub(super) fn sentinels(sentinels: &Sentinels) -> Verdict {
     let all = sentinels.answers.len();
-    let (mut silent, mut masters, mut no_quorum) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let (mut silent, mut masters) = (Vec::new(), BTreeSet::new());
+    let (mut impossible, mut unknown_to) = (Vec::new(), Vec::new());
     for (sentinel, answer) in &sentinels.answers {
         match answer {
             Ok(opinion) => {
                 masters.insert(&*opinion.master);
-                if let Some(why) = &opinion.no_quorum {
-                    no_quorum.push(format!("{sentinel}: {why}"));
+                match &opinion.failover {
+                    Failover::Possible => {}
+                    Failover::Impossible(why) => impossible.push(format!("{sentinel}: {why}")),
+                    Failover::Unknown(why) => unknown_to.push(format!("{sentinel}: {why}")),
                 }
             }
             Err(why) => silent.push(format!("{sentinel}: {why}")),
@@ -106,6 +111,12 @@ pub(super) fn sentinels(sentinels: &Sentinels) -> Verdict {
              one deployment",
         );
     }
+    if !impossible.is_empty() {
+        return fail(
+            format!("no failover is possible ({})", impossible.join("; ")),
+            "start the other sentinels of this service (`SENTINEL SENTINELS` lists them)",
+        );
+    }
     let remedy = "start the sentinels that do not answer, and check their addresses in the URL";
     if !silent.is_empty() {
         let seen = format!(
@@ -118,11 +129,14 @@ pub(super) fn sentinels(sentinels: &Sentinels) -> Verdict {
             false => warn(seen, remedy),
         };
     }
-    match no_quorum.is_empty() {
+    match unknown_to.is_empty() {
         true => ok(format!("all {all} sentinels name the same master")),
-        false => fail(
-            format!("no failover is possible ({})", no_quorum.join("; ")),
-            "start the other sentinels of this service (`SENTINEL SENTINELS` lists them)",
+        false => unknown(
+            format!(
+                "all {all} sentinels name the same master, but not all say whether they can fail over ({})",
+                unknown_to.join("; ")
+            ),
+            "grant their user +sentinel|ckquorum",
         ),
     }
 }
@@ -343,7 +357,8 @@ fn replicas(server: &ServerFacts, context: &Context) -> Verdict {
     let Some(count) = info.number::<u64>("connected_slaves") else {
         return hidden("connected_slaves");
     };
-    let slaves = (0..count).filter_map(|index| info.text(&format!("slave{index}")));
+    let slaves =
+        (0..count.min(MAX_REPLICAS)).filter_map(|index| info.text(&format!("slave{index}")));
     let slaves: Vec<_> = slaves.collect();
     let seen = match count {
         0 => "no replicas".to_owned(),
@@ -415,7 +430,10 @@ fn split_brain(server: &ServerFacts, context: &Context) -> Verdict {
     let connected = info.number::<u64>("connected_slaves");
     // Replicas that are too far behind do not count. INFO shows their number only if the setting is on.
     let good = info.number::<u64>("min_slaves_good_slaves").or(connected);
-    let wanted = setting("min-replicas-to-write").unwrap_or(0);
+    // A value of 0 of either setting turns both off.
+    let lag = setting("min-replicas-max-lag");
+    let wanted = setting("min-replicas-to-write").filter(|_| lag != Some(0));
+    let wanted = wanted.unwrap_or(0);
     let refusal = match &server.commands.refused {
         Some(NodeError::Unavailable { why }) if why.starts_with("NOREPLICAS") => Some(why),
         _ => None,
@@ -441,26 +459,38 @@ fn split_brain(server: &ServerFacts, context: &Context) -> Verdict {
         Some(_) => {}
     }
     // INFO shows this field only if the setting is on.
-    let is_on = match setting("min-replicas-to-write") {
-        Some(wanted) => wanted > 0,
-        None => info.text("min_slaves_good_slaves").is_some(),
-    };
+    let is_on = wanted > 0 || info.text("min_slaves_good_slaves").is_some();
+    let allowed = (context.ttl.as_secs() / 3).max(1);
     if !is_on {
+        let (seen, missing) = match lag {
+            Some(0) => (
+                "min-replicas-max-lag 0",
+                format!("min-replicas-max-lag {allowed}"),
+            ),
+            _ => (
+                "min-replicas-to-write 0",
+                "min-replicas-to-write 1".to_owned(),
+            ),
+        };
         return warn(
-            "the server has replicas, and accepts writes without them (min-replicas-to-write 0)",
+            format!("the server has replicas, and accepts writes without them ({seen})"),
             format!(
                 "{}; a master without its replicas then refuses writes",
-                server.set("min-replicas-to-write 1")
+                server.set(&missing)
             ),
         );
     }
-    let allowed = (context.ttl.as_secs() / 3).max(1);
-    match setting("min-replicas-max-lag") {
+    match lag {
         Some(lag) if lag > allowed => warn(
             format!("min-replicas-max-lag is {lag} s, more than a third of the TTL"),
             server.set(&format!("min-replicas-max-lag {allowed}")),
         ),
-        _ => ok("refuses writes without its replicas"),
+        Some(_) => ok("refuses writes without its replicas"),
+        None => unknown(
+            "the server refuses writes without its replicas, and does not show how far behind they may be \
+             (CONFIG GET min-replicas-max-lag)",
+            "check the setting with your provider, or grant the user +config|get",
+        ),
     }
 }
 
@@ -767,7 +797,37 @@ fn slow_commands(server: &ServerFacts, context: &Context) -> Verdict {
             "the slowest command of the last hour took {:.1?}",
             slow.took
         )),
-        Ok(None) => ok("no slow command in the last hour"),
+        Ok(None) => slow_log(server, limit),
+    }
+}
+
+/// An empty slow log says something only if it records what would be too slow.
+fn slow_log(server: &ServerFacts, limit: Duration) -> Verdict {
+    let setting = |name: &str| server.config.get(name)?.parse::<i64>().ok();
+    let (threshold_us, length) = (
+        setting("slowlog-log-slower-than"),
+        setting("slowlog-max-len"),
+    );
+    let limit_us = limit.as_micros() as i64;
+    match (threshold_us, length) {
+        (Some(us), Some(1..)) if (0..=limit_us).contains(&us) => {
+            ok("no slow command in the last hour")
+        }
+        (None, _) | (_, None) => unknown(
+            "the slow log is empty, and the server does not show what it records (CONFIG GET slowlog-*)",
+            "check the setting with your provider, or grant the user +config|get",
+        ),
+        (Some(us), Some(1..)) if us >= 0 => unknown(
+            format!("the slow log records only what takes longer than {us} µs"),
+            server.set(&format!("slowlog-log-slower-than {}", limit_us / 2)),
+        ),
+        _ => unknown(
+            "the slow log is off",
+            server.set(&format!(
+                "slowlog-log-slower-than {} slowlog-max-len 128",
+                limit_us / 2
+            )),
+        ),
     }
 }
 

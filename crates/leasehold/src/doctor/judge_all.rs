@@ -203,6 +203,26 @@ fn set(servers: &[Node<'_>], context: &Context) -> Verdict {
         "use the same nodes in all clients, or record this set with `leasehold init --replace`";
     let mut ours = context.labels.clone();
     ours.sort_unstable();
+    let set_of = |server: &ServerFacts| server.record.as_ref().ok().and_then(|r| r.set.clone());
+    let recorded = servers
+        .iter()
+        .filter_map(|(label, server)| Some((*label, set_of(server)?)));
+    let recorded: Vec<(&str, SetRecord)> = recorded.collect();
+    let is_other = |(_, set): &&(&str, SetRecord)| {
+        let (_, known) = &recorded[0];
+        let is_same = set.id == known.id || set.labels == known.labels;
+        set.nodes != ours.len() || set.nodes != known.nodes || !is_same
+    };
+    if let Some((label, set)) = recorded.iter().find(is_other) {
+        return fail(
+            format!(
+                "{label} has [{}] on record, and this client's nodes are [{}]",
+                set.labels.join(", "),
+                ours.join(", ")
+            ),
+            remedy,
+        );
+    }
     let mut unread = servers
         .iter()
         .filter_map(|(label, server)| Some((*label, server.record.as_ref().err()?)));
@@ -219,29 +239,9 @@ fn set(servers: &[Node<'_>], context: &Context) -> Verdict {
             _ => unknown(seen, "run it again; see `reach` and `latency`"),
         };
     }
-    let set_of = |server: &ServerFacts| server.record.as_ref().ok().and_then(|r| r.set.clone());
-    let recorded = servers
-        .iter()
-        .filter_map(|(label, server)| Some((*label, set_of(server)?)));
-    let recorded: Vec<(&str, SetRecord)> = recorded.collect();
     let Some((_, known)) = recorded.first() else {
         return ok("no set on record yet; the first client records it");
     };
-    let is_same = |one: &SetRecord| {
-        one.nodes == known.nodes && (one.id == known.id || one.labels == known.labels)
-    };
-    for (label, set) in &recorded {
-        if set.nodes != ours.len() || !is_same(set) {
-            return fail(
-                format!(
-                    "{label} has [{}] on record, and this client's nodes are [{}]",
-                    set.labels.join(", "),
-                    ours.join(", ")
-                ),
-                remedy,
-            );
-        }
-    }
     let other_names = known.labels != ours;
     let missing: Vec<_> = servers
         .iter()

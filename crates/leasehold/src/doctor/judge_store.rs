@@ -63,6 +63,10 @@ fn location(store: &StoreFacts) -> Verdict {
         ),
         Ok(FileSystem::Local) => ok("a local file system"),
         Ok(FileSystem::Network(kind)) => fail(format!("a network file system ({kind})"), elsewhere),
+        Ok(FileSystem::Other(kind)) => unknown(
+            format!("a kind of file system that is not known here ({kind:#x})"),
+            format!("df -T {}; it must be on a local disk", store.path.display()),
+        ),
         Ok(FileSystem::Memory) => warn(
             "a file system in memory (tmpfs): a reboot forgets all fences",
             elsewhere,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::facts::{
-    Address, ClockSample, Commands, Context, Facts, FileSystem, Locks, Processes, Record,
+    Address, ClockSample, Commands, Context, Facts, Failover, FileSystem, Locks, Processes, Record,
     SentinelView, Sentinels, ServerFacts, SetRecord, Slow, StoreFacts,
 };
 use super::{Check, Finding, Info, Report, Status, findings};
@@ -30,7 +30,7 @@ fn info(changed: &[&str]) -> Info {
         lines.retain(|known| known.split(':').next() != Some(field));
         lines.push(line);
     }
-    Info::new(lines.join("\r\n"))
+    Info::new(&lines.join("\r\n"))
 }
 
 fn sample(at_us: i64, server_us: i64) -> ClockSample {
@@ -43,7 +43,12 @@ fn sample(at_us: i64, server_us: i64) -> ClockSample {
 }
 
 fn healthy() -> ServerFacts {
-    let settings = [("timeout", "0"), ("maxclients", "10000")];
+    let settings = [
+        ("timeout", "0"),
+        ("maxclients", "10000"),
+        ("slowlog-log-slower-than", "10000"),
+        ("slowlog-max-len", "128"),
+    ];
     let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
     ServerFacts {
         address: Address::Tcp {
@@ -123,7 +128,7 @@ fn a_healthy_server_passes_every_check() {
 
 #[test]
 fn faults_that_info_shows() {
-    use Status::{Fail, Ok, Warn};
+    use Status::{Fail, Ok, Unknown, Warn};
     for (check, changed, status, says) in [
         (
             Check::Role,
@@ -160,8 +165,8 @@ fn faults_that_info_shows() {
         (
             Check::SplitBrain,
             &["connected_slaves:1", "min_slaves_good_slaves:1"],
-            Ok,
-            "refuses",
+            Unknown,
+            "refuses writes without its replicas, and does not show",
         ),
         (Check::Eviction, &["maxmemory:2097152"], Ok, "2mb"),
         (
@@ -371,6 +376,38 @@ fn faults_of_one_server() {
             "KEYS",
         ),
         (
+            Check::SlowCommands,
+            |s| {
+                drop(
+                    s.config
+                        .insert("slowlog-log-slower-than".into(), "-1".into()),
+                )
+            },
+            Unknown,
+            "the slow log is off",
+        ),
+        (
+            Check::SlowCommands,
+            |s| drop(s.config.insert("slowlog-max-len".into(), "0".into())),
+            Unknown,
+            "the slow log is off",
+        ),
+        (
+            Check::SlowCommands,
+            |s| {
+                let threshold = "slowlog-log-slower-than".into();
+                s.config.insert(threshold, "1000000".into());
+            },
+            Unknown,
+            "longer than 1000000 µs",
+        ),
+        (
+            Check::SlowCommands,
+            |s| drop(s.config.remove("slowlog-max-len")),
+            Unknown,
+            "does not show what it records",
+        ),
+        (
             Check::IdleTimeout,
             |s| drop(s.config.insert("timeout".into(), "60".into())),
             Warn,
@@ -385,6 +422,34 @@ fn faults_of_one_server() {
             },
             Warn,
             "max-lag is 10 s",
+        ),
+        (
+            Check::SplitBrain,
+            |s| {
+                s.after = info(&["connected_slaves:1"]);
+                s.config.insert("min-replicas-to-write".into(), "1".into());
+                s.config.insert("min-replicas-max-lag".into(), "0".into());
+            },
+            Warn,
+            "accepts writes without them (min-replicas-max-lag 0)",
+        ),
+        (
+            Check::SplitBrain,
+            |s| {
+                s.config.insert("min-replicas-to-write".into(), "1".into());
+                s.config.insert("min-replicas-max-lag".into(), "0".into());
+            },
+            Status::Ok,
+            "no replicas",
+        ),
+        (
+            Check::SplitBrain,
+            |s| {
+                s.after = info(&["connected_slaves:1", "min_slaves_good_slaves:1"]);
+                s.config.insert("min-replicas-max-lag".into(), "3".into());
+            },
+            Status::Ok,
+            "refuses writes without its replicas",
         ),
         (
             Check::SplitBrain,
@@ -858,26 +923,26 @@ fn other_servers_than_those_of_the_client_do_not_vote() {
 
 #[test]
 fn sentinels_must_be_a_majority_that_agrees() {
-    use Status::{Fail, Ok as Fine, Warn};
-    let view = |master: &str| {
+    use Status::{Fail, Ok as Fine, Unknown, Warn};
+    let that = |master: &str, failover| {
         Ok(SentinelView {
             master: master.into(),
-            no_quorum: None,
+            failover,
         })
     };
+    let view = |master: &str| that(master, Failover::Possible);
     let silent = || Err("refused".to_owned());
-    let alone = || {
-        Ok(SentinelView {
-            master: "a".into(),
-            no_quorum: Some("1 usable Sentinels".into()),
-        })
-    };
+    let alone = || that("a", Failover::Impossible("1 usable Sentinels".into()));
+    let mute = || that("a", Failover::Unknown("NOPERM".into()));
     for (answers, status, says) in [
         (vec![view("a"), view("a"), view("a")], Fine, "all 3"),
         (vec![view("a"), view("a"), silent()], Warn, "1 of 3"),
         (vec![view("a"), silent(), silent()], Fail, "2 of 3"),
         (vec![view("a"), view("a"), view("b")], Fail, "a, b"),
         (vec![alone()], Fail, "1 usable"),
+        (vec![alone(), view("a"), silent()], Fail, "1 usable"),
+        (vec![view("a"), mute(), view("a")], Unknown, "s1: NOPERM"),
+        (vec![view("a"), mute(), silent()], Warn, "1 of 3"),
     ] {
         let answers = (0..).zip(answers);
         let answers = answers.map(|(number, answer): (usize, _)| (format!("s{number}"), answer));
@@ -889,6 +954,28 @@ fn sentinels_must_be_a_majority_that_agrees() {
         assert_eq!(found.status, status, "{found:?}");
         assert!(found.seen.contains(says), "{found:?}");
     }
+}
+
+/// A server may claim anything, and is not waited for.
+#[test]
+fn absurd_numbers_and_control_characters() {
+    let many = "connected_slaves:18446744073709551615";
+    let found = with_info(Check::Replicas, &[many]);
+    assert_eq!(found.status, Status::Warn, "{found:?}");
+    let found = with_info(Check::Version, &["redis_version:7\u{1b}]0;x\u{7}"]);
+    assert!(!found.seen.contains(char::is_control), "{found:?}");
+}
+
+/// Two servers with different sets are a fault, although a third one cannot be read.
+#[test]
+fn a_record_that_cannot_be_read_hides_no_other_set() {
+    let mut servers: Vec<_> = (0..3).map(member).collect();
+    servers[0].record = Err(NodeError::Unanswered);
+    let record = servers[2].record.as_mut().expect("a record");
+    record.set.as_mut().expect("a set").labels[0] = "x".into();
+    record.set.as_mut().expect("a set").id = "s2".into();
+    let found = judge(servers);
+    assert_eq!(of(&found, Check::Set).status, Status::Fail, "{found:?}");
 }
 
 /// A sentinel has nothing of what the other checks look for.

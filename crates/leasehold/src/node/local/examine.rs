@@ -195,10 +195,20 @@ fn named(magic: u32) -> FileSystem {
         0x0102_1997 => FileSystem::Network("9p"),
         0x00c3_6400 => FileSystem::Network("ceph"),
         0x5346_414f => FileSystem::Network("afs"),
+        0x6b41_4653 => FileSystem::Network("afs"),
         0x0bd0_0bd0 => FileSystem::Network("lustre"),
         0x4750_4653 => FileSystem::Network("gpfs"),
+        0x0116_1970 => FileSystem::Network("gfs2"),
+        0x7461_636f => FileSystem::Network("ocfs2"),
+        0x1983_0326 => FileSystem::Network("beegfs"),
+        0x7375_7245 => FileSystem::Network("coda"),
         0x0102_1994 | 0x8584_58f6 => FileSystem::Memory,
-        _ => FileSystem::Local,
+        // ext2 to ext4, xfs, btrfs, overlayfs, f2fs, zfs, bcachefs, reiserfs, jfs, nilfs2, ecryptfs, ubifs,
+        // exfat, vfat, ntfs3, apfs.
+        0xef53 | 0x5846_5342 | 0x9123_683e | 0x794c_7630 | 0xf2f5_2010 | 0x2fc1_2fc1
+        | 0xca45_1a4e | 0x5265_4973 | 0x3153_464a | 0x3434 | 0xf15f | 0x2405_1905 | 0x2011_bab0
+        | 0x4d44 | 0x7366_746e | 0x4253_584e => FileSystem::Local,
+        other => FileSystem::Other(other),
     }
 }
 
@@ -213,5 +223,7 @@ mod tests {
         // ext4 and overlayfs.
         assert_eq!(named(0xef53), FileSystem::Local);
         assert_eq!(named(0x794c_7630), FileSystem::Local);
+        // FUSE: it may be sshfs.
+        assert_eq!(named(0x6573_5546), FileSystem::Other(0x6573_5546));
     }
 }

@@ -41,11 +41,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How far back entries of the slow log count.
 const SLOW_WITHIN_S: u64 = 3600;
 /// The settings to read. The names are those of Redis 5 and later.
-const SETTINGS: [&str; 4] = [
+const SETTINGS: [&str; 6] = [
     "timeout",
     "maxclients",
     "min-replicas-to-write",
     "min-replicas-max-lag",
+    "slowlog-log-slower-than",
+    "slowlog-max-len",
 ];
 /// A script that does nothing.
 const NOTHING: &str = "return 1";
@@ -242,9 +244,17 @@ impl<'t> Probe<'t> {
     }
 
     async fn exchange(&self, pipeline: &Pipeline) -> Result<Vec<Value>, NodeError> {
-        self.connection
+        let replies = self
+            .connection
             .exchange_within(pipeline, self.timeout)
-            .await
+            .await?;
+        // Some commands work meanwhile, and nothing that matters can be examined.
+        let loading =
+            |reply: &Value| matches!(reply, Value::ServerError(e) if e.code() == "LOADING");
+        match replies.iter().any(loading) {
+            true => Err(NodeError::Loading),
+            false => Ok(replies),
+        }
     }
 
     /// Sends one command. An error of the server is a value.
@@ -270,7 +280,7 @@ impl<'t> Probe<'t> {
             },
             _ => String::new(),
         };
-        Ok(Info::new(text))
+        Ok(Info::new(&text))
     }
 
     /// Reads the server's clock.
@@ -313,8 +323,7 @@ impl<'t> Probe<'t> {
                 _ => None,
             };
             if let Some(value) = value.filter(|value| !value.is_empty()) {
-                let value = String::from_utf8_lossy(value).into_owned();
-                settings.insert((*setting).to_owned(), value);
+                settings.insert((*setting).to_owned(), shown(value));
             }
         }
         Ok(settings)
@@ -360,8 +369,6 @@ impl<'t> Probe<'t> {
     async fn commands(&self, settings: &NodeSettings) -> Result<Commands, NodeError> {
         let random = format!("{:016x}", fastrand::u64(..));
         let absent = format!("leasehold:doctor:{random}");
-        let epoch = String::from_utf8_lossy(&Keys::new(&settings.prefix).epoch).into_owned();
-        let has_epoch = matches!(self.ask(&["EXISTS", &epoch]).await?, Value::Int(1));
         let mut probes: Vec<(&str, Vec<&str>)> = vec![
             ("+info", vec!["INFO", "server"]),
             ("+time", vec!["TIME"]),
@@ -387,21 +394,10 @@ impl<'t> Probe<'t> {
             ("+hget", vec!["HGET", &absent, "x"]),
             ("+hdel", vec!["HDEL", &absent, "x"]),
         ];
-        if has_epoch {
-            // The record is text, so these are refused, whoever asks.
-            probes.push(("+incr", vec!["INCR", &epoch]));
-            probes.push(("+hset", vec!["HSET", &epoch, "x", "x"]));
-        }
         let is_required = |replicas: Replicas| replicas.otherwise == Shortfall::Refuse;
         if settings.replicas.is_some_and(is_required) {
             // For no replica, so this waits for none.
             probes.push(("+wait", vec!["WAIT", "0", "1"]));
-        }
-        let prefix = String::from_utf8_lossy(&settings.prefix);
-        let name = format!("{prefix}leasehold-doctor/{random}");
-        let keys = format!("~{prefix}*");
-        if !prefix.is_empty() {
-            probes.push((&keys, vec!["SET", &name, "x", "XX"]));
         }
         let mut pipeline = Pipeline::new();
         for (_, words) in &probes {
@@ -410,6 +406,31 @@ impl<'t> Probe<'t> {
                 command.arg(*word);
             }
         }
+        let mut probes: Vec<_> = probes
+            .iter()
+            .map(|(what, words)| (*what, words[0]))
+            .collect();
+        // A prefix need not be text.
+        let epoch = &Keys::new(&settings.prefix).epoch;
+        let mut exists = Pipeline::new();
+        exists.cmd("EXISTS").arg(epoch);
+        if let [Value::Int(1)] = self.exchange(&exists).await?[..] {
+            // The record is text, so these are refused, whoever asks.
+            pipeline.cmd("INCR").arg(epoch);
+            pipeline.cmd("HSET").arg(epoch).arg("x").arg("x");
+            probes.extend([("+incr", "INCR"), ("+hset", "HSET")]);
+        }
+        let keys = format!("~{}*", shown(&settings.prefix));
+        if !settings.prefix.is_empty() {
+            let name = [
+                &settings.prefix,
+                b"leasehold-doctor/" as &[u8],
+                random.as_bytes(),
+            ];
+            let command = pipeline.cmd("SET").arg(name.concat());
+            command.arg("x").arg("XX");
+            probes.push((&keys, "SET"));
+        }
         let replies = self.exchange(&pipeline).await?;
         let mut commands = Commands::default();
         let add = |to: &mut Vec<String>, what: &str| {
@@ -417,20 +438,23 @@ impl<'t> Probe<'t> {
                 to.push(what.to_owned());
             }
         };
-        for ((what, words), reply) in probes.iter().zip(replies) {
+        for ((what, command), reply) in probes.into_iter().zip(replies) {
             let Value::ServerError(error) = reply else {
                 continue;
             };
             match server_error(&error) {
                 NodeError::NoPermission { why } => {
-                    let is_key = why.contains("key") && what.starts_with('+');
+                    // The texts of Redis 6, 7 and later. A user may have any name.
+                    let keys = ["access one of the keys", "access a key", "access the '"];
+                    let is_key = keys.iter().any(|text| why.contains(text));
+                    let is_key = is_key && what.starts_with('+');
                     add(
                         &mut commands.denied,
                         if is_key { "~leasehold:*" } else { what },
                     );
                 }
                 NodeError::Refused { why } if why.contains("unknown command") => {
-                    add(&mut commands.unknown, words[0]);
+                    add(&mut commands.unknown, command);
                 }
                 // Not the errors of these commands, and not those of a replica, which has its own check.
                 error @ (NodeError::Unavailable { .. }

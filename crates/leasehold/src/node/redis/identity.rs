@@ -31,8 +31,9 @@ pub(super) struct ServerInfo {
     /// `None` where a managed service hides it. Then only the epoch record identifies the server.
     pub(super) run_id: Option<String>,
     pub(super) identity: Identity,
-    /// How long the server has been up, by its wall clock, in whole seconds.
-    pub(super) up: Duration,
+    /// How long the server has been up, by its wall clock, in whole seconds. `None` where a managed
+    /// service hides it.
+    pub(super) up: Option<Duration>,
     /// The server's compare-and-delete command, if it has one.
     pub(super) native: Option<Native>,
     pub(super) is_replica: bool,
@@ -133,15 +134,33 @@ impl ServerInfo {
             identity: Identity::new(run_id, history.zip(offset)),
             run_id: run_id.map(str::to_owned),
             // Negative if the clock was set back. Then the uptime counts as zero.
-            up: Duration::from_secs(
-                field(server, "uptime_in_seconds")
-                    .and_then(|seconds| seconds.parse().ok())
-                    .unwrap_or(0),
-            ),
+            up: field(server, "uptime_in_seconds")
+                .map(|seconds| Duration::from_secs(seconds.parse().unwrap_or(0))),
             native: native(server),
             is_replica: field(replication, "role") == Some("slave"),
             is_cluster: mode == Some("cluster"),
         })
+    }
+}
+
+impl ServerInfo {
+    /// How long the server has had its memory.
+    ///
+    /// Memory begins when the server starts, by its uptime. So a server that has long been up is
+    /// usable at once. Where a replica was promoted, memory begins with the epoch: there uptime says
+    /// nothing. Behind sentinels (`follows_failovers`) the epoch always counts, because a server may
+    /// have taken over without a trace: it reports its promotion only until `repl-backlog-ttl` has
+    /// passed without a replica, and a managed service may hide it.
+    ///
+    /// Where the uptime is hidden, the epoch counts if the run id shows that it is one of this run.
+    pub(super) fn memory_age(&self, epoch_age: Duration, follows_failovers: bool) -> Duration {
+        let by_epoch = self.identity.is_promoted() || follows_failovers;
+        match self.up {
+            Some(up) if by_epoch => up.min(epoch_age),
+            Some(up) => up,
+            None if self.run_id.is_some() => epoch_age,
+            None => Duration::ZERO,
+        }
     }
 }
 
@@ -225,6 +244,25 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_as_old_as_the_run_or_its_epoch() {
+        let seconds = Duration::from_secs;
+        let own = info("r1", "0", -1);
+        let promoted = info("r1", "aa", 91);
+        assert_eq!(own.memory_age(seconds(3), false), seconds(71));
+        assert_eq!(own.memory_age(seconds(3), true), seconds(3));
+        assert_eq!(promoted.memory_age(seconds(3), false), seconds(3));
+        assert_eq!(promoted.memory_age(seconds(100), false), seconds(71));
+        let hidden = |run_id: Option<&str>| ServerInfo {
+            up: None,
+            run_id: run_id.map(str::to_owned),
+            ..info("r1", "0", -1)
+        };
+        assert_eq!(hidden(Some("r1")).memory_age(seconds(3), false), seconds(3));
+        // The record may be from before a restart.
+        assert!(hidden(None).memory_age(seconds(3), false).is_zero());
+    }
+
+    #[test]
     fn what_a_server_hides_is_not_needed() {
         let hidden = [
             Value::BulkString(b"# Server\r\n".to_vec()),
@@ -232,7 +270,7 @@ mod tests {
         ];
         let info = ServerInfo::read(&hidden).expect("an answer");
         assert_eq!((info.run_id, info.identity.as_str()), (None, "anonymous"));
-        assert!(!info.is_replica && info.up.is_zero() && info.native.is_none());
+        assert!(!info.is_replica && info.up.is_none() && info.native.is_none());
         // An id that could end a string in the script's text counts as hidden, too.
         assert_eq!(identity("a'b", "a.b", 3).as_str(), "anonymous");
     }

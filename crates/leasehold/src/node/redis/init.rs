@@ -393,7 +393,9 @@ impl Server {
     /// How long the server does not vote because of this restart guard. The same as in the handshake
     /// of a client: `Connector::quarantine`.
     fn guarded_for(&self, guard: Option<Duration>, epoch_age: Duration) -> Duration {
-        let age = self.target.memory_age(&self.info, epoch_age);
+        let age = self
+            .info
+            .memory_age(epoch_age, self.target.follows_failovers());
         guard.map_or(Duration::ZERO, |guard| {
             (guard + Duration::from_secs(1)).saturating_sub(age)
         })

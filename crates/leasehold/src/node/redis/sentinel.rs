@@ -29,7 +29,7 @@ use super::stream;
 use super::tls::TlsClient;
 use crate::base::name::shown;
 #[cfg(feature = "doctor")]
-use crate::doctor::facts::{SentinelView, Sentinels};
+use crate::doctor::facts::{Failover, SentinelView, Sentinels};
 use crate::node::{NodeError, majority};
 
 /// When a majority of the sentinels has named a master, the others have this long left.
@@ -152,7 +152,7 @@ impl Service {
             let view = match answer {
                 Answer::Knows(Opinion { host, port, .. }) => Ok(SentinelView {
                     master: format!("{host}:{port}"),
-                    no_quorum: self.no_quorum(sentinel, tls).await,
+                    failover: self.failover(sentinel, tls).await,
                 }),
                 Answer::Unknown => Err("it does not know the service".to_owned()),
                 Answer::Failed(error) => Err(error.to_string()),
@@ -162,18 +162,25 @@ impl Service {
         survey
     }
 
-    /// Why a sentinel takes a failover to be impossible.
+    /// Whether a sentinel takes a failover to be possible.
     #[cfg(feature = "doctor")]
-    async fn no_quorum(&self, sentinel: &ConnectionInfo, tls: &TlsClient) -> Option<String> {
+    async fn failover(&self, sentinel: &ConnectionInfo, tls: &TlsClient) -> Failover {
         let mut ask = Pipeline::new();
         ask.cmd("SENTINEL").arg("CKQUORUM").arg(&self.name);
         let asking = tokio::time::timeout(self.timeout, exchange(sentinel, tls, &ask));
-        match asking.await.ok()?.ok()?.first()? {
-            Value::ServerError(error) if error.code() == "NOQUORUM" => {
-                Some(shown(error.details().unwrap_or_default().as_bytes()))
+        let silent = NodeError::TimedOut {
+            after: self.timeout,
+        };
+        let replies = match asking.await.unwrap_or(Err(silent)) {
+            Ok(replies) => replies,
+            Err(error) => return Failover::Unknown(error.to_string()),
+        };
+        match replies.first() {
+            Some(Value::ServerError(error)) if error.code() == "NOQUORUM" => {
+                Failover::Impossible(shown(error.details().unwrap_or_default().as_bytes()))
             }
-            // A user without permission for this command, or the word of a sentinel that it is possible.
-            _ => None,
+            Some(Value::ServerError(error)) => Failover::Unknown(server_error(error).to_string()),
+            _ => Failover::Possible,
         }
     }
 

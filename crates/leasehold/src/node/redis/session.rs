@@ -222,7 +222,7 @@ impl Connector {
     /// Until when the server does not vote.
     fn quarantine(&self, server: &ServerInfo, epoch: &Epoch) -> Option<Quarantine> {
         let now = self.clock.now();
-        let age = self.target.memory_age(server, epoch.age);
+        let age = server.memory_age(epoch.age, self.target.follows_failovers());
         let (memory, identity) = (&mut *self.memory(), server.identity.clone());
         let since = Memory::note(memory, identity, age, now, Identity::continues);
         let guard = self.constants.restart_guard;

@@ -11,7 +11,6 @@ use redis::{
 
 use super::bells::Bells;
 use super::connection::Connection;
-use super::identity::ServerInfo;
 use super::reply::connection_error;
 use super::sentinel::Service;
 use super::stream;
@@ -148,20 +147,6 @@ impl Target {
 
     pub(crate) fn label(&self) -> &str {
         &self.label
-    }
-
-    /// How long the server has had its memory.
-    ///
-    /// Memory begins when the server starts, by its uptime. So a server that has long been up is
-    /// usable at once. Where a replica was promoted, memory begins with the epoch: there uptime says
-    /// nothing. Behind sentinels the epoch always counts, because a server may have taken over
-    /// without a trace: it reports its promotion only until `repl-backlog-ttl` has passed without a
-    /// replica, and a managed service may hide it.
-    pub(super) fn memory_age(&self, server: &ServerInfo, epoch_age: Duration) -> Duration {
-        match server.identity.is_promoted() || self.follows_failovers() {
-            true => server.up.min(epoch_age),
-            false => server.up,
-        }
     }
 
     /// Whether another server may answer later, after a failover.
