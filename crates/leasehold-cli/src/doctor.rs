@@ -62,6 +62,10 @@ pub(crate) async fn doctor(args: Doctor) -> Outcome {
     if let Some(Err(error)) = measured {
         let mut failure = Failure::from(error);
         failure.text = format!("--measure: {}", failure.text);
+        // A check has found the cause.
+        if severity(&report, &accepted) == "fail" {
+            failure.code = FAILED;
+        }
         return Err(failure);
     }
     Ok(code)
