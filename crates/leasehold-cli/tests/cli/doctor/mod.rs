@@ -223,6 +223,19 @@ fn the_table_shows_problems() {
     );
 }
 
+/// Text of a server cannot control the terminal.
+#[test]
+fn control_characters_of_a_server_are_escaped() {
+    let server = RedisServer::start();
+    let mut place = Place::local();
+    place.nodes = Some(patient::with_version(&server, 0x1b));
+    for args in [&["doctor"][..], &["doctor", "-v"], &["nodes"]] {
+        let ran = examine(&place, args);
+        assert!(ran.out.contains(r"redis \u{1b}."), "{}", ran.out);
+        assert!(!ran.out.contains('\x1b'), "{}", ran.out);
+    }
+}
+
 #[test]
 fn an_unknown_id_is_a_usage_error() {
     let ran = Place::local().run(&["doctor", "--accept", "evictions"]);
