@@ -533,6 +533,8 @@ pub(crate) enum ListFormat {
 
 /// The shortest interval of `--watch`.
 pub(crate) const MIN_WATCH: Duration = Duration::from_millis(100);
+/// The longest one. It can be doubled, and added to a time.
+const MAX_WATCH: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// Whether to print repeatedly.
 #[derive(Args)]
@@ -795,6 +797,7 @@ pub(crate) fn guard(text: &str) -> Result<Guard, String> {
 fn watch_interval(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         interval if interval < MIN_WATCH => Err("the interval must be at least 100ms".to_owned()),
+        interval if interval > MAX_WATCH => Err("the interval must be at most 366 days".to_owned()),
         interval => Ok(interval),
     }
 }
@@ -834,9 +837,10 @@ mod tests {
     }
 
     #[test]
-    fn watch_has_a_shortest_interval() {
+    fn intervals_are_limited() {
         assert_eq!(watch_interval("0.1"), Ok(MIN_WATCH));
-        for text in ["0", "99ms", "x"] {
+        assert_eq!(watch_interval("366d"), Ok(MAX_WATCH));
+        for text in ["0", "99ms", "x", "31622401", "10000000000000000000"] {
             assert!(watch_interval(text).is_err(), "{text}");
         }
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::args::{Doctor, ReportFormat};
 use crate::exit::{FAILED, Failure, Outcome, UNAVAILABLE, WARNED};
 use crate::messages;
-use crate::report::{Stdout, print_message, print_stdout};
+use crate::report::{Stdout, print_message, print_stdout, visible};
 use crate::show::{json, plain_table, without_padding};
 
 /// The width of the text, as of the help.
@@ -62,6 +62,10 @@ pub(crate) async fn doctor(args: Doctor) -> Outcome {
     if let Some(Err(error)) = measured {
         let mut failure = Failure::from(error);
         failure.text = format!("--measure: {}", failure.text);
+        // A check has found the cause.
+        if severity(&report, &accepted) == "fail" {
+            failure.code = FAILED;
+        }
         return Err(failure);
     }
     Ok(code)
@@ -228,11 +232,12 @@ fn heading(finding: &Finding, accepted: bool) -> String {
     format!("{style}{word}{style:#}{pad}{}{note}", finding.check.id())
 }
 
-/// The node, if any, and what was seen there.
+/// The node, if any, and what was seen there. It may contain text of the server.
 fn place(finding: &Finding) -> String {
+    let seen = visible(&finding.seen);
     match &finding.node {
-        Some(node) => format!(": {node}: {}", finding.seen),
-        None => format!(": {}", finding.seen),
+        Some(node) => format!(": {node}: {seen}"),
+        None => format!(": {seen}"),
     }
 }
 
@@ -301,10 +306,10 @@ fn unknowns(report: &Report) -> String {
     groups.into_iter().map(paragraph).collect()
 }
 
-/// Breaks a text into lines, which are indented from the second on.
+/// Breaks a text into lines, which are indented from the second on. It may contain text of a server.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = vec![String::new()];
-    for word in text.split(' ') {
+    for word in visible(text).split(' ') {
         let length = lines.last().map_or(0, |line| line.chars().count());
         if length > 0 && indent + length + 1 + word.chars().count() > WIDTH {
             lines.push(String::new());
@@ -574,5 +579,6 @@ mod tests {
         // A word that is too long stays whole: it may be a command to copy.
         let long = "x".repeat(150);
         assert_eq!(wrapped(&long, 9), long);
+        assert_eq!(wrapped("a\u{1b}[2Jb\nc", 9), "a\\u{1b}[2Jb\\nc");
     }
 }

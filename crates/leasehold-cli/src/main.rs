@@ -103,8 +103,12 @@ fn dispatch(command: Command) -> Outcome {
 /// Runs the future on the main thread. On Linux the command gets a signal when the thread that
 /// started it ends, so that thread must live as long as this process.
 fn block_on(work: impl Future<Output = Outcome>) -> Outcome {
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?
-        .block_on(work)
+        .build()?;
+    let outcome = runtime.block_on(work);
+    // Does not wait for the address of a node whose name server is silent, nor for a file that another
+    // process has locked. All that must be finished, the commands have waited for.
+    runtime.shutdown_background();
+    outcome
 }

@@ -45,7 +45,32 @@ impl<'a> Settings<'a> {
             let options = Options::default().ttl(ttl);
             self.build("acquire_ttl", self.nodes()?, options)?;
         }
+        self.check_replicas()?;
         self.check_grace()
+    }
+
+    /// Everything else is valid, so an error is about the replicas. If the file does not name the nodes,
+    /// they come from elsewhere, and may have replicas.
+    fn check_replicas(&self) -> Result<(), Failure> {
+        let names_nodes = ["nodes", "nodes_file"]
+            .iter()
+            .any(|key| self.text(key).is_some());
+        for key in ["replicas", "prefer_replicas"] {
+            let number = self.text(key).and_then(|text| text.parse().ok());
+            let Some(number) = number.filter(|_| names_nodes) else {
+                continue;
+            };
+            let options = self.options(Options::default())?;
+            let builder = self.nodes()?.options(options).replicas(number);
+            builder.build().map_err(|error| {
+                let why = match &error {
+                    Error::Invalid(Invalid::NodeUrl { why, .. }) => why.clone(),
+                    error => messages::error(error),
+                };
+                self.failed(key, &why)
+            })?;
+        }
+        Ok(())
     }
 
     /// The nodes, with the options of their clients.
@@ -174,11 +199,11 @@ impl<'a> Settings<'a> {
             if let Some(entry) = level.get(key) {
                 return Some(entry);
             }
-            let is_on = |other: &&str| {
+            let excludes = |other: &&str| {
                 let other = Setting::of(other).zip(level.get(other));
-                other.is_some_and(|(setting, entry)| setting.is_on(&entry.values))
+                other.is_some_and(|(setting, entry)| setting.excludes_weaker(&entry.values))
             };
-            if Setting::of(key).is_some_and(|setting| setting.excluded_by.iter().any(is_on)) {
+            if Setting::of(key).is_some_and(|setting| setting.excluded_by.iter().any(excludes)) {
                 return None;
             }
         }

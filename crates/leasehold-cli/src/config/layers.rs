@@ -215,7 +215,7 @@ fn is_decided(setting: &Setting, given: &[Given]) -> bool {
     given.iter().any(|other| {
         other.setting.key == setting.key
             || setting.excluded_by.contains(&other.setting.key)
-                && other.setting.is_on(&other.values)
+                && other.setting.excludes_weaker(&other.values)
     })
 }
 
@@ -226,9 +226,9 @@ fn add(
     given: &mut Vec<Given>,
     next: Vec<Given>,
 ) -> Result<(), Failure> {
-    let is_set = |key: &str, among: &[Given]| {
+    let is_set = |key: &str, among: &[Given], counts: fn(&Setting, &[OsString]) -> bool| {
         let mut same = among.iter().filter(|given| given.setting.key == key);
-        same.any(|given| given.setting.is_on(&given.values))
+        same.any(|given| counts(given.setting, &given.values))
     };
     // Options that are not settings exclude some, too.
     let is_argument = |key: &str| {
@@ -238,7 +238,7 @@ fn add(
         let mut others = one.setting.excluded_by.iter();
         // clap checks the command line, and `ConfigFile` the file.
         if let (Source::Variable(_), true) = (&one.source, one.setting.is_on(&one.values))
-            && let Some(other) = others.find(|other| is_set(other, &next))
+            && let Some(other) = others.find(|other| is_set(other, &next, Setting::is_on))
         {
             let other = Setting::of(other).map_or(*other, |other| other.variable);
             return Err(Failure::usage(format!(
@@ -250,7 +250,8 @@ fn add(
     let stronger = given.len();
     for one in next {
         let (before, _) = given.split_at(stronger);
-        let excluded = |other: &str| is_set(other, before) || is_argument(other);
+        let excluded =
+            |other: &str| is_set(other, before, Setting::excludes_weaker) || is_argument(other);
         let is_known = before
             .iter()
             .any(|given| given.setting.key == one.setting.key);

@@ -163,6 +163,12 @@ impl Setting {
         !values.is_empty() && (self.kind != Kind::Flag || values[0] == "true")
     }
 
+    /// Whether a value excludes settings of weaker sources. An empty `wait` does: without a limit is not
+    /// `no_wait`.
+    pub(crate) fn excludes_weaker(&self, values: &[OsString]) -> bool {
+        self.key == "wait" || self.is_on(values)
+    }
+
     /// Reads the text of a variable. Empty means the built-in default.
     pub(crate) fn read_variable(&self, text: &OsStr) -> Result<Vec<OsString>, String> {
         if self.kind == Kind::Path {

@@ -4,8 +4,15 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
+
+/// How long to wait for another process that updates the file. It takes milliseconds, unless the process
+/// is stopped.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 
 /// A file that several processes may update.
 pub(super) struct SharedFile {
@@ -31,7 +38,8 @@ impl SharedFile {
         &self.path
     }
 
-    /// Replaces the text with what `new` makes of it. Other processes that update the file wait.
+    /// Replaces the text with what `new` makes of it. Other processes that update the file wait. Fails
+    /// with [`ErrorKind::WouldBlock`] if another one does not finish.
     pub(super) fn update(&self, new: impl FnOnce(&str) -> String) -> Result<()> {
         let file = self.lock()?;
         let replaced = self.replace(&file, new);
@@ -65,6 +73,7 @@ impl SharedFile {
 
     /// Opens the temporary file and locks it.
     fn lock(&self) -> Result<Flock<File>> {
+        let start = Instant::now();
         loop {
             let file = OpenOptions::new()
                 .read(true)
@@ -74,7 +83,18 @@ impl SharedFile {
                 .mode(0o644)
                 .custom_flags(OFlag::O_NOFOLLOW.bits())
                 .open(&self.temporary)?;
-            let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+            let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(file) => file,
+                Err((_, Errno::EWOULDBLOCK)) if start.elapsed() < LOCK_TIMEOUT => {
+                    std::thread::sleep(LOCK_RETRY);
+                    continue;
+                }
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    let why = format!("another process has had it locked for {LOCK_TIMEOUT:?}");
+                    return Err(Error::new(ErrorKind::WouldBlock, why));
+                }
+                Err((_, error)) => return Err(error.into()),
+            };
             // Another process may have renamed or removed this file before the lock was free.
             let opened = file.metadata()?;
             match std::fs::symlink_metadata(&self.temporary) {

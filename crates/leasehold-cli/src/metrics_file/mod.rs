@@ -11,8 +11,11 @@ mod file;
 mod series;
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold::observe::{Event as Observed, Observer};
@@ -71,6 +74,7 @@ impl RunOutcome {
 #[derive(Clone)]
 pub(crate) struct MetricsFile {
     messages: Sender<Message>,
+    has_warned: Arc<AtomicBool>,
 }
 
 enum Message {
@@ -100,18 +104,27 @@ impl MetricsFile {
             name: name.to_string_lossy().into_owned(),
             pending: Change::default(),
             token: None,
-            has_warned: false,
+            has_warned: Arc::default(),
             reporter: reporter.clone(),
         };
-        writer.update().map_err(|error| {
-            Failure::usage(format!(
-                "--metrics-file: cannot write {shown}: {error}\nnext: name a file in a directory that \
-                 exists and that this user can write to"
-            ))
-        })?;
+        match writer.update() {
+            Ok(()) => {}
+            // The next write may succeed.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => writer.warn(&error),
+            Err(error) => {
+                return Err(Failure::usage(format!(
+                    "--metrics-file: cannot write {shown}: {error}\nnext: name a file in a directory \
+                     that exists and that this user can write to"
+                )));
+            }
+        }
         let (messages, received) = channel();
+        let has_warned = Arc::clone(&writer.has_warned);
         std::thread::Builder::new().spawn(move || writer.run(&received))?;
-        Ok(Self { messages })
+        Ok(Self {
+            messages,
+            has_warned,
+        })
     }
 
     /// Records an event of the tool.
@@ -151,7 +164,8 @@ impl MetricsFile {
         let (done, wait) = sync_channel(0);
         let _ = self.messages.send(Message::End(done));
         // Fails otherwise, when `done` is dropped.
-        if wait.recv_timeout(FINISH_TIMEOUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        let is_late = wait.recv_timeout(FINISH_TIMEOUT) == Err(RecvTimeoutError::Timeout);
+        if is_late && !self.has_warned.swap(true, Ordering::Relaxed) {
             warn(
                 reporter,
                 "the metrics file is not written yet; exiting without it",
@@ -195,7 +209,7 @@ struct Writer {
     pending: Change,
     /// The token of this run, once it is in the file.
     token: Option<f64>,
-    has_warned: bool,
+    has_warned: Arc<AtomicBool>,
     /// Has no metrics file.
     reporter: Reporter,
 }
@@ -217,9 +231,14 @@ impl Writer {
 
     /// Writes the changes. If that fails, they are written with the next ones. The command goes on.
     fn write(&mut self) {
-        if let Err(error) = self.update()
-            && !std::mem::replace(&mut self.has_warned, true)
-        {
+        if let Err(error) = self.update() {
+            self.warn(&error);
+        }
+    }
+
+    /// Warns once.
+    fn warn(&self, error: &std::io::Error) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
             let path = self.file.path().display();
             let text = format!("cannot write the metrics file {path}: {error}");
             warn(&self.reporter, &text);

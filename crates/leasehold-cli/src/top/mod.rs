@@ -28,6 +28,7 @@ use source::{Pace, Source};
 use view::Theme;
 
 use crate::args::Top;
+use crate::block_on;
 use crate::exit::{Failure, INTERNAL, Outcome, by_signal};
 use crate::signals::{SignalStreams, stop};
 
@@ -50,13 +51,7 @@ enum Event {
 
 pub(crate) fn top(args: &Top) -> Outcome {
     screen::check()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let outcome = runtime.block_on(run(args));
-    // Does not wait for a file that another process has locked.
-    runtime.shutdown_background();
-    outcome
+    block_on(run(args))
 }
 
 async fn run(args: &Top) -> Outcome {

@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use leasehold_testkit::RedisServer;
+use nix::fcntl::{Flock, FlockArg};
 
 use crate::{Place, Ran, UNTIL_GO, events, eventually, kinds, until};
 
@@ -240,6 +241,30 @@ fn a_directory_that_is_deleted() {
     assert_eq!(warnings.len(), 1, "{:?}", kinds(&all));
     let message = warnings[0]["message"].as_str().expect("a message");
     assert!(message.contains("metrics/a.prom: "), "{message}");
+}
+
+/// Another process that has stopped while it writes the file keeps no run from starting.
+#[test]
+fn a_file_that_is_locked() {
+    let place = Place::local();
+    let locked = std::fs::File::create(place.file(".a.prom.tmp")).expect("created");
+    let locked = Flock::lock(locked, FlockArg::LockExclusive).expect("locked");
+    let args = ["run", "a", "--json", "--metrics-file", FILE, "-c", "exit 5"];
+    let ran = place.run(&args);
+    assert_eq!(ran.code, 5, "{}", ran.err);
+    let all = events(&ran.err);
+    assert_eq!(kinds(&all)[0], "warning");
+    let warnings = all.iter().filter(|event| event["event"] == "warning");
+    assert_eq!(warnings.count(), 1, "{:?}", kinds(&all));
+    let message = all[0]["message"].as_str().expect("a message");
+    assert!(
+        message.ends_with("another process has had it locked for 10s"),
+        "{message}"
+    );
+    drop(locked);
+    let (ran, text) = place.measured(&["--", "true"]);
+    assert_eq!((ran.code, &*ran.err), (0, ""));
+    assert_eq!(value(&text, "runs_total success"), Some(1.0));
 }
 
 /// No reader sees a part of the file, and every user may read it.

@@ -1,10 +1,13 @@
 //! Nodes from files, arguments and the environment.
 
+use std::io::Write;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 use leasehold_testkit::RedisServer;
 
-use crate::{Place, Running};
+use crate::{Place, Running, wrapped};
 
 /// Nodes from a file, to which other users must not have access.
 #[test]
@@ -131,5 +134,49 @@ fn a_url_with_parameters_is_refused() {
         let ran = place.run(&["run", "a", "-n", "--node", &url, "--", "true"]);
         assert_eq!(ran.code, 64, "{}", ran.err);
         assert!(ran.err.contains("parameters after a `?`"), "{}", ran.err);
+    }
+}
+
+/// A node whose name cannot be resolved is down, as any other. Its name server may be silent for minutes,
+/// and does not keep the tool from exiting.
+#[test]
+fn a_silent_name_server_does_not_delay_the_exit() {
+    const NAME_SERVER: &str = "127.83.55.1";
+    let servers = RedisServer::start_many(2);
+    let mut place = Place::redis(&servers);
+    place.nodes = place.nodes.map(|nodes| nodes + ",redis://node.test");
+    let settings = format!("nameserver {NAME_SERVER}\noptions timeout:30 attempts:5\n");
+    std::fs::write(place.file("resolv.conf"), settings).expect("written");
+    let mount = r#"mount --bind resolv.conf /etc/resolv.conf && exec "$@""#;
+    let under = |args: &[&str]| {
+        let shell = ["--mount", "sh", "-c", mount, "sh"];
+        wrapped("unshare", &shell, &place.command(args))
+    };
+    let socket = UdpSocket::bind((NAME_SERVER, 53));
+    let probe = under(&["--version"]).output();
+    let (Ok(socket), true) = (socket, probe.is_ok_and(|probe| probe.status.success())) else {
+        // Not `eprintln!`, whose output the test harness captures.
+        let why = "mounting, or the port of a name server, is not permitted here";
+        let _ = writeln!(std::io::stderr(), "SKIPPED a silent name server: {why}");
+        return;
+    };
+    socket.set_nonblocking(true).expect("set");
+    for args in [
+        &["run", "x", "--assume-fresh", "--", "true"][..],
+        &["nodes"],
+    ] {
+        let started = Instant::now();
+        let ran = Running::start(&mut under(args)).end();
+        assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
+        if socket.recv(&mut [0; 512]).is_err() {
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED a silent name server: {args:?} did not ask it"
+            );
+            return;
+        }
+        // The resolver asks again after 30 s.
+        let took = started.elapsed();
+        assert!(took < Duration::from_secs(25), "{args:?} took {took:?}");
     }
 }

@@ -205,6 +205,11 @@ fn values_that_commands_refuse() {
             "nodes = [\"rediss://a\"]\ntls.cert = \"missing\"",
             "`tls.cert`",
         ),
+        ("replicas = 2\nnodes = [\"local:\"]", "`replicas`"),
+        (
+            "prefer_replicas = 2\nnodes = [\"local:\"]",
+            "`prefer_replicas`",
+        ),
     ];
     for (line, key) in cases {
         for (text, number) in [
@@ -229,6 +234,9 @@ fn values_that_commands_refuse() {
         "grace = \"5s\"\n[profile.short]\nttl = \"2s\"",
         "restart_guard = \"1s\"\nttl = \"1s\"",
         "ttl = \"10m\"\nrestart_guard = \"10m\"\n[profile.x]\nrestart_guard = \"off\"",
+        "nodes = [\"redis://a\"]\nreplicas = 2\n[profile.x]\nnodes = [\"local:\"]\nreplicas = 0",
+        // Nodes may be named elsewhere.
+        "[profile.x]\nreplicas = 2",
     ] {
         place.configure(text);
         let ran = place.run_configured(&["config"]);
@@ -238,6 +246,11 @@ fn values_that_commands_refuse() {
     let ran = place.run_configured(&["config"]);
     assert_eq!(ran.code, 64, "{}", ran.out);
     assert!(ran.err.contains("(with profile `short`)"), "{}", ran.err);
+    place.configure("replicas = 2\n[profile.desk]\nnodes = [\"local:\"]");
+    let ran = place.run_configured(&["config", "--node", "redis://a"]);
+    assert_eq!(ran.code, 64, "{}", ran.out);
+    let says = "toml:1:12: `replicas` (with profile `desk`): the embedded store has no replicas";
+    assert!(ran.err.contains(says), "{}", ran.err);
 }
 
 #[test]

@@ -229,6 +229,16 @@ fn settings_that_exclude_each_other() {
         "profile"
     );
     assert_eq!(source(&[("LEASEHOLD_WAIT", "")], &run, "wait"), "variable");
+    // Without a limit: `no_wait` of a weaker source has no effect.
+    place.configure("no_wait = true\n[profile.patient]\nwait = \"\"\n");
+    assert_eq!(source(&[], &run, "no_wait"), "file");
+    let patient = with(&["--profile", "patient"]);
+    for (variables, args) in [(&[("LEASEHOLD_WAIT", "")][..], &run[..]), (&[], &patient)] {
+        assert_eq!(source(variables, args, "no_wait"), "default");
+    }
+    // In one place, an empty text excludes nothing.
+    let both = [("LEASEHOLD_WAIT", ""), ("LEASEHOLD_NO_WAIT", "1")];
+    assert_eq!(source(&both, &run, "no_wait"), "variable");
 }
 
 /// A shorter TTL of a stronger source shortens the grace period of a weaker one. In one place, they

@@ -255,7 +255,7 @@ fn as_user(permissions: &str) -> Patient {
 }
 
 /// A master and its replica.
-fn pair() -> (RedisServer, RedisServer) {
+pub(super) fn pair() -> (RedisServer, RedisServer) {
     let (master, replica) = (RedisServer::start(), RedisServer::start());
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port()));
     until("the replica follows", || {

@@ -223,6 +223,19 @@ fn the_table_shows_problems() {
     );
 }
 
+/// Text of a server cannot control the terminal.
+#[test]
+fn control_characters_of_a_server_are_escaped() {
+    let server = RedisServer::start();
+    let mut place = Place::local();
+    place.nodes = Some(patient::with_version(&server, 0x1b));
+    for args in [&["doctor"][..], &["doctor", "-v"], &["nodes"]] {
+        let ran = examine(&place, args);
+        assert!(ran.out.contains(r"redis \u{1b}."), "{}", ran.out);
+        assert!(!ran.out.contains('\x1b'), "{}", ran.out);
+    }
+}
+
 #[test]
 fn an_unknown_id_is_a_usage_error() {
     let ran = Place::local().run(&["doctor", "--accept", "evictions"]);
@@ -319,17 +332,38 @@ fn a_measurement_removes_its_names() {
     assert_eq!(history, 0);
 }
 
+/// A check that failed decides on the exit code, with a measurement or without. If it is accepted, the
+/// error of the measurement does.
 #[test]
 fn a_measurement_needs_nodes_that_vote() {
     let servers = RedisServer::start_many(3);
-    let place = Place::redis(&servers);
-    let ran = examine(
-        &place,
-        &["doctor", "--measure", "50ms", "--restart-guard", "10m"],
+    let waiting = (
+        Place::redis(&servers),
+        &["--restart-guard", "10m"][..],
+        ["WARN     restart", "FAIL     quorum"],
+        "--measure: no majority",
     );
-    assert_eq!(ran.code, 69, "{} {}", ran.out, ran.err);
-    assert!(ran.err.contains("--measure: no majority"), "{}", ran.err);
-    assert!(ran.out.contains("WARN     restart"), "{}", ran.out);
+    let (_master, replica) = cases::pair();
+    let copy = (
+        Place::redis(std::slice::from_ref(&replica)),
+        &["--accept=role", "--accept=persistence"][..],
+        ["FAIL     role (accepted)", "FAIL     quorum"],
+        "--measure: node 127.0.0.1:",
+    );
+    for (place, args, finds, says) in [waiting, copy] {
+        let args = [&["doctor"], args].concat();
+        let run = |more: &[&str]| examine(&place, &[&args, more].concat());
+        for measure in [&[][..], &["--measure", "50ms"]] {
+            let ran = run(measure);
+            assert_eq!(ran.code, 2, "{} {}", ran.out, ran.err);
+            for found in finds {
+                assert!(ran.out.contains(found), "{}", ran.out);
+            }
+            assert_eq!(ran.err.contains(says), !measure.is_empty(), "{}", ran.err);
+        }
+        let ran = run(&["--measure", "50ms", "--accept", "quorum"]);
+        assert_eq!(ran.code, 69, "{} {}", ran.out, ran.err);
+    }
 }
 
 /// The first report is whole. After that, only changes are printed.

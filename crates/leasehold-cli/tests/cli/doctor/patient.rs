@@ -157,6 +157,11 @@ pub(super) fn on_a_faulty_machine() -> (RedisServer, TempDir) {
 
 /// A proxy that makes a server seem older: the first digit of its version becomes 5.
 pub(super) fn as_if_it_were_old(server: &RedisServer) -> String {
+    with_version(server, b'5')
+}
+
+/// A proxy that replaces the first digit of a server's version.
+pub(super) fn with_version(server: &RedisServer, digit: u8) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("redis://{}", listener.local_addr().expect("an address"));
     let port = server.port();
@@ -172,13 +177,13 @@ pub(super) fn as_if_it_were_old(server: &RedisServer) -> String {
                     let _ = to.shutdown(std::net::Shutdown::Both);
                 });
             }
-            std::thread::spawn(move || make_old(server, client));
+            std::thread::spawn(move || replace_version(server, client, digit));
         }
     });
     url
 }
 
-fn make_old(mut from: TcpStream, mut to: TcpStream) {
+fn replace_version(mut from: TcpStream, mut to: TcpStream, digit: u8) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         // The field is near the beginning of a reply, so it is not cut.
@@ -188,7 +193,7 @@ fn make_old(mut from: TcpStream, mut to: TcpStream) {
                 .position(|at| at == field);
             if let Some(at) = found {
                 match field.starts_with(b"redis") {
-                    true => buffer[at + field.len()] = b'5',
+                    true => buffer[at + field.len()] = digit,
                     false => buffer[at] = b'x',
                 }
             }
