@@ -317,3 +317,24 @@ async fn without_a_lead_a_far_client_never_gets_the_lock() {
     plant(None);
     assert!(leases < 5, "{leases}");
 }
+
+/// Simulator seed 435889026470: a far client was handed the lock by notifications, and had less time
+/// left than its extension took. So it lost the lease that it had just acquired.
+#[tokio::test(start_paused = true)]
+async fn a_far_client_does_not_rely_on_a_hand_over_that_it_cannot_extend() {
+    let clock = RuntimeClock::start();
+    let nodes = clock.nodes(1);
+    let round_trip = Duration::from_millis(900);
+    let far = TestNode::new(&nodes[0]).answering_after(move |_| round_trip);
+    let (near, far) = (clock.client(nodes), clock.client(vec![far]));
+    until_nodes_issue_tokens().await;
+    let held = near.mutex("a").lock().await.expect("a lease");
+    let mutex = far.mutex("a");
+    let waiting = spawn_lock(mutex.with_options(|options| options.node_timeout(round_trip * 2)));
+    // ACQUIRE takes one round trip, and WAIT another.
+    tokio::time::sleep(round_trip + Duration::from_millis(1_300)).await;
+    held.release().await;
+    let lease = lease_of(waiting).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(lease.is_valid(), "{:?}", lease.loss());
+}

@@ -128,9 +128,14 @@ impl<'a> Attempt<'a> {
     /// request. None of these nodes had granted it at `since`, so they keep it for [`HANDED_OVER`]
     /// from then at least. That is short, so the lease is extended soon.
     ///
-    /// Returns the attempt if it has to send ACQUIRE instead: too little time is left, or the lease
-    /// would not be extended.
-    pub(crate) fn handed_over(self, granted: NodeSet, since: Moment) -> Result<Won, Self> {
+    /// Returns the attempt if it has to send ACQUIRE instead: too little time is left for an extension,
+    /// as `round_trip` tells, or the lease would not be extended.
+    pub(crate) fn handed_over(
+        self,
+        granted: NodeSet,
+        since: Moment,
+        round_trip: Duration,
+    ) -> Result<Won, Self> {
         let (core, options) = (self.core, self.options);
         let now = core.clock.now();
         let valid_from = match planted::on(planted::Bug::HandedOverValidityFromReply) {
@@ -140,8 +145,9 @@ impl<'a> Attempt<'a> {
         // No longer than the TTL: a node that has forgotten the grant may vote again after that.
         let ttl = options.ttl.min(HANDED_OVER);
         let deadline = round::deadline(valid_from, ttl, options.drift_of(ttl), now);
-        let enough =
-            |deadline: &Moment| deadline.saturating_duration_since(now) >= least_left(options.ttl);
+        // An extension may take longer than the last request, but hardly twice as long.
+        let least = least_left(options.ttl).max(round_trip * 2);
+        let enough = |deadline: &Moment| deadline.saturating_duration_since(now) >= least;
         match deadline.filter(enough) {
             Some(deadline) if options.renewal && !options.detached => {
                 let rounds = Rounds::handed_over(granted);

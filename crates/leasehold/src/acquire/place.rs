@@ -190,7 +190,7 @@ impl<'a> Place<'a> {
             (state.granted(), state.not_granted_at())
         };
         match not_granted_at {
-            Some(since) => self.attempt.handed_over(granted, since),
+            Some(since) => self.attempt.handed_over(granted, since, self.round_trip),
             None => Err(self.attempt),
         }
     }

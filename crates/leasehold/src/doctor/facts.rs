@@ -35,7 +35,7 @@ pub(crate) struct ServerFacts {
     /// How long the certificate is valid. `None` without TLS.
     pub(crate) certificate: Option<Result<Duration, String>>,
     /// The name of the user.
-    pub(crate) user: Result<String, String>,
+    pub(crate) user: String,
     pub(crate) commands: Commands,
     /// INFO, at the beginning and at the end of the examination.
     pub(crate) before: Info,
@@ -70,6 +70,10 @@ pub(crate) struct Sentinels {
 pub(crate) struct SentinelView {
     pub(crate) master: String,
     pub(crate) failover: Failover,
+    /// How many other sentinels it knows.
+    pub(crate) others: Option<usize>,
+    /// Its id, if it says it.
+    pub(crate) id: Option<String>,
 }
 
 /// Whether a sentinel takes a failover to be possible.

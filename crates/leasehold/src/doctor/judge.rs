@@ -1,6 +1,6 @@
 //! What the facts of one server mean. Pure functions, one for each check.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::facts::{Address, Commands, Context, Failover, Sentinels, ServerFacts};
@@ -129,6 +129,13 @@ pub(super) fn sentinels(sentinels: &Sentinels) -> Verdict {
             false => warn(seen, remedy),
         };
     }
+    if let Some(seen) = not_all_sentinels(sentinels) {
+        return warn(
+            seen,
+            "name each sentinel of the service once in the URL, in all clients: the master is the server \
+             that a majority of those named agrees on",
+        );
+    }
     match unknown_to.is_empty() {
         true => ok(format!("all {all} sentinels name the same master")),
         false => unknown(
@@ -139,6 +146,25 @@ pub(super) fn sentinels(sentinels: &Sentinels) -> Verdict {
             "grant their user +sentinel|ckquorum",
         ),
     }
+}
+
+/// The URL names too few of the sentinels that watch the service, or one of them twice.
+fn not_all_sentinels(sentinels: &Sentinels) -> Option<String> {
+    let views = || {
+        let views = sentinels.answers.iter();
+        views.filter_map(|(at, view)| Some((at, view.as_ref().ok()?)))
+    };
+    let mut known = BTreeMap::new();
+    for (at, view) in views() {
+        if let Some(id) = &view.id
+            && let Some(other) = known.insert(id, at)
+        {
+            return Some(format!("{other} and {at} are the same sentinel"));
+        }
+    }
+    let most = views().filter_map(|(_, view)| view.others).max()? + 1;
+    let named = sentinels.answers.len();
+    (most > named).then(|| format!("the URL names {named} of {most} sentinels of this service"))
 }
 
 /// The checks of a single server.
@@ -249,10 +275,7 @@ pub(crate) fn too_slow(
 }
 
 fn auth(server: &ServerFacts, _: &Context) -> Verdict {
-    match &server.user {
-        Ok(user) => ok(format!("logged in as `{user}`")),
-        Err(_) => ok("logged in"),
-    }
+    ok(format!("logged in as `{}`", server.user))
 }
 
 fn permissions(server: &ServerFacts, _: &Context) -> Verdict {
@@ -269,20 +292,17 @@ fn permissions(server: &ServerFacts, _: &Context) -> Verdict {
     if denied.is_empty() {
         return ok("the user may run all commands that locks need");
     }
-    let user = server.user.as_deref().unwrap_or("USER");
-    let is_command = |denied: &&String| denied.starts_with('+');
-    let commands: Vec<_> = denied.iter().filter(is_command).cloned().collect();
-    let grants = match commands.len() == denied.len() {
-        true => commands.join(" "),
-        false => [&commands[..], &["~leasehold:* ~PREFIX*".to_owned()]]
-            .concat()
-            .join(" "),
+    let names = match denied.iter().any(|denied| denied.starts_with('~')) {
+        true => ", and the names of your locks (such as ~orders/*)",
+        false => "",
     };
     fail(
         format!("the user may not use: {}", denied.join(", ")),
         format!(
-            "{} ACL SETUSER {user} {grants}; docs/deployment.md lists all permissions",
-            server.address.redis_cli()
+            "{} ACL SETUSER {} {}{names}; docs/deployment.md lists all permissions",
+            server.address.redis_cli(),
+            server.user,
+            denied.join(" ")
         ),
     )
 }
@@ -320,7 +340,10 @@ fn role(server: &ServerFacts, _: &Context) -> Verdict {
     match info.text("role") {
         None => hidden("role"),
         Some("slave") => {
-            let master = info.text("master_host").unwrap_or("its master");
+            let master = match info.text("master_host").unwrap_or("its master") {
+                ip if ip.contains(':') => format!("[{ip}]"),
+                host => host.to_owned(),
+            };
             let port = info.text("master_port").unwrap_or("6379");
             fail(
                 format!("a replica of {master}:{port}"),
@@ -604,7 +627,11 @@ fn persistence(server: &ServerFacts, context: &Context) -> Verdict {
         )),
         _ if nodes == 1 => fail(
             "no AOF and no restart guard: a restart frees all locks, although they are held",
-            format!("{}; or use --restart-guard 60s in all clients", remedy()),
+            format!(
+                "{}; or turn the restart guard on in all clients (leasehold init --replace \
+                 --restart-guard 60s, then --restart-guard 60s)",
+                remedy()
+            ),
         ),
         _ => warn("no AOF and no restart guard", remedy()),
     }
@@ -844,10 +871,11 @@ fn load(server: &ServerFacts, _: &Context) -> Verdict {
         return hidden("used_cpu_sys");
     };
     let part = (after - before) / server.interval.as_secs_f64().max(0.001);
-    let operations = server
-        .after
-        .text("instantaneous_ops_per_sec")
-        .map_or(String::new(), |n| format!(", {n} operations/s"));
+    let executed = server.growth("total_commands_processed");
+    let per_second = |n: u64| n as f64 / server.interval.as_secs_f64().max(0.001);
+    let operations = executed.map_or(String::new(), |n| {
+        format!(", {:.0} commands/s with those of this examination", per_second(n))
+    });
     let seen = format!("{:.0} % of a processor{operations}", part * 100.0);
     match part > LOAD_WARN {
         true => warn(
@@ -914,7 +942,11 @@ fn scripts(server: &ServerFacts, _: &Context) -> Verdict {
         Ok(()) => ok("EVAL and EVALSHA work"),
         Err(why) => fail(
             format!("the server refuses scripts: {why}"),
-            "grant the user +eval, +evalsha and +script|load, or use a server that runs scripts",
+            match why.split(' ').next() {
+                Some("CLUSTERDOWN" | "MOVED" | "ASK") => "see `cluster`",
+                Some("NOPERM") => "grant the user +eval, +evalsha and +script|load",
+                _ => "see `permissions`, or use a server that runs scripts",
+            },
         ),
     }
 }

@@ -79,11 +79,18 @@ pub(crate) fn findings(facts: &[Facts], context: &Context) -> Vec<Finding> {
 fn unreached(error: &NodeError) -> (Check, Verdict) {
     let check = match error {
         NodeError::WrongPassword | NodeError::NoPermission { .. } => Check::Auth,
+        NodeError::Unusable { why } if why.starts_with("the sentinels refuse") => Check::Auth,
         NodeError::Tls { .. } => Check::Tls,
         _ => Check::Reach,
     };
     let remedy = match (check, error) {
+        (Check::Auth, NodeError::Unusable { .. }) => {
+            "check the user name and the password of the sentinels in the URL of the node"
+        }
         (Check::Auth, _) => "check the user name and the password in the URL of the node",
+        (Check::Tls, NodeError::Tls { why }) if why.contains("CertificateRequired") => {
+            "the server requires a certificate of the client: --tls-cert and --tls-key"
+        }
         (Check::Tls, _) => {
             "check that --tls-ca issued the server's certificate, that it has not expired, and that it is \
              valid for the host in the URL"
@@ -103,6 +110,13 @@ fn unreached(error: &NodeError) -> (Check, Verdict) {
         }
         (_, NodeError::NoSuchDatabase) => {
             "use a database index in the URL that exists on the server"
+        }
+        (_, NodeError::Unusable { why }) if why.starts_with("the sentinels") => {
+            "correct the name of the service in the URL of the node"
+        }
+        (_, NodeError::Unreachable { why }) if why.contains("sentinel") => {
+            "start the sentinels that do not answer, check their addresses in the URL, or wait until a failover \
+             is over"
         }
         (_, NodeError::Loading) => "wait until the server has loaded its data",
         _ => {
@@ -230,7 +244,13 @@ fn set(servers: &[Node<'_>], context: &Context) -> Verdict {
         let seen = format!("{label}: the server's records could not be read: {error}");
         return match error {
             NodeError::ReadOnly => unknown(seen, "see `role`"),
-            NodeError::NoPermission { .. } => unknown(seen, "see `permissions`"),
+            NodeError::NoPermission { .. } | NodeError::Refused { .. } => {
+                unknown(seen, "see `permissions`")
+            }
+            NodeError::Clustered { .. } => unknown(seen, "see `cluster`"),
+            NodeError::Unavailable { why } if why.starts_with("CLUSTERDOWN") => {
+                unknown(seen, "see `cluster`")
+            }
             NodeError::Protocol { .. } | NodeError::Unusable { .. } => fail(
                 seen,
                 "find out which program overwrote the record; when no lease is in use, delete it with \
@@ -340,31 +360,35 @@ fn quorum(facts: &[Facts], context: &Context) -> Verdict {
         names.join(", ")
     };
     if voting.len() < needed {
-        let waiting: Option<Vec<_>> = silent.iter().map(|(_, votes_in)| *votes_in).collect();
-        if let Some(longest) = waiting.and_then(|waiting| waiting.into_iter().max()) {
+        // Those that will vote without a change, the first to do so in front.
+        let mut later: Vec<_> = silent.iter().filter_map(|(_, votes_in)| *votes_in).collect();
+        later.sort_unstable();
+        if let Some(last) = later.get(needed - voting.len() - 1) {
             return fail(
                 format!(
-                    "{} of {all} nodes vote yet, and a majority is {needed}; the last one votes in {} s",
+                    "{} of {all} nodes vote yet; a majority, {needed}, votes in {} s",
                     voting.len(),
-                    longest.as_millis().div_ceil(1000)
+                    last.as_millis().div_ceil(1000)
                 ),
                 "wait; if the servers are new, run `leasehold init --assume-fresh`",
             );
         }
+        let (_, never): (Vec<_>, Vec<_>) =
+            silent.into_iter().partition(|(_, votes_in)| votes_in.is_some());
         return fail(
             format!(
                 "{} of {all} nodes vote, and a majority is {needed}; missing: {}",
                 voting.len(),
-                names(&silent)
+                names(&never)
             ),
-            "bring the missing nodes back; the other findings say why they do not vote",
+            "mend what the other findings say of these nodes",
         );
     }
     let spare = voting.len() - needed;
     if spare == 0 && !silent.is_empty() {
         return warn(
             format!(
-                "no node may fail now: {} of {all} vote, and {} does not",
+                "no node may fail now: {} of {all} vote, without {}",
                 voting.len(),
                 names(&silent)
             ),

@@ -56,7 +56,7 @@ fn healthy() -> ServerFacts {
             port: 7000,
         },
         certificate: None,
-        user: Ok("default".into()),
+        user: "default".into(),
         commands: Commands::default(),
         before: info(&[]),
         after: info(&[]),
@@ -928,6 +928,15 @@ fn sentinels_must_be_a_majority_that_agrees() {
         Ok(SentinelView {
             master: master.into(),
             failover,
+            ..SentinelView::default()
+        })
+    };
+    let one_of = |all: usize, id: &str| {
+        Ok(SentinelView {
+            master: "a".into(),
+            others: Some(all - 1),
+            id: Some(id.to_owned()),
+            ..SentinelView::default()
         })
     };
     let view = |master: &str| that(master, Failover::Possible);
@@ -943,6 +952,13 @@ fn sentinels_must_be_a_majority_that_agrees() {
         (vec![alone(), view("a"), silent()], Fail, "1 usable"),
         (vec![view("a"), mute(), view("a")], Unknown, "s1: NOPERM"),
         (vec![view("a"), mute(), silent()], Warn, "1 of 3"),
+        (vec![one_of(2, "x"), one_of(2, "y")], Fine, "all 2"),
+        (vec![one_of(3, "x"), one_of(2, "y")], Warn, "2 of 3"),
+        (
+            vec![one_of(3, "x"), one_of(3, "y"), one_of(3, "x")],
+            Warn,
+            "s0 and s2 are the same",
+        ),
     ] {
         let answers = (0..).zip(answers);
         let answers = answers.map(|(number, answer): (usize, _)| (format!("s{number}"), answer));
@@ -954,6 +970,25 @@ fn sentinels_must_be_a_majority_that_agrees() {
         assert_eq!(found.status, status, "{found:?}");
         assert!(found.seen.contains(says), "{found:?}");
     }
+}
+
+/// A majority may be waiting only, and nodes that vote later are not to blame.
+#[test]
+fn the_nodes_that_keep_a_majority_from_voting() {
+    let waiting = |server: &mut ServerFacts, s| {
+        server.record.as_mut().expect("a record").votes_in = Duration::from_secs(s);
+    };
+    let mut servers: Vec<_> = (0..3).map(member).collect();
+    waiting(&mut servers[0], 9);
+    waiting(&mut servers[1], 57);
+    servers[2].scripts = Err("ERR unknown".into());
+    let found = judge(servers.clone());
+    let seen = &of(&found, Check::Quorum).seen;
+    assert_eq!(seen, "0 of 3 nodes vote yet; a majority, 2, votes in 57 s");
+    servers[1].scripts = Err("ERR unknown".into());
+    let found = judge(servers);
+    let seen = &of(&found, Check::Quorum).seen;
+    assert!(seen.ends_with("missing: n1, n2"), "{seen}");
 }
 
 /// A server may claim anything, and is not waited for.

@@ -329,11 +329,15 @@ impl<'t> Probe<'t> {
         Ok(settings)
     }
 
-    async fn user(&self) -> Result<Result<String, String>, NodeError> {
-        Ok(match self.ask(&["ACL", "WHOAMI"]).await? {
-            Value::ServerError(error) => Err(said(&error)),
-            reply => Ok(shown(bytes(&reply).unwrap_or_default())),
-        })
+    /// The name of the user. A server that does not say it knows the one of the URL.
+    async fn user(&self) -> Result<String, NodeError> {
+        let reply = self.ask(&["ACL", "WHOAMI"]).await?;
+        if let Some(user) = bytes(&reply) {
+            return Ok(shown(user));
+        }
+        let info = self.target.find().await?;
+        let user = info.redis_settings().username().unwrap_or("default");
+        Ok(shown(user.as_bytes()))
     }
 
     /// An error if the server refuses this client, apart from replicas.
@@ -393,6 +397,10 @@ impl<'t> Probe<'t> {
             ("+zcard", vec!["ZCARD", &absent]),
             ("+hget", vec!["HGET", &absent, "x"]),
             ("+hdel", vec!["HDEL", &absent, "x"]),
+            ("+eval", vec!["EVAL", NOTHING, "0"]),
+            ("+script|load", vec!["SCRIPT", "LOAD", NOTHING]),
+            // No script has this digest.
+            ("+evalsha", vec!["EVALSHA", &absent, "0"]),
         ];
         let is_required = |replicas: Replicas| replicas.otherwise == Shortfall::Refuse;
         if settings.replicas.is_some_and(is_required) {

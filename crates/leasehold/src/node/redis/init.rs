@@ -157,7 +157,7 @@ pub(crate) async fn votes_in(
             let server = Server::reach(target, &settings, &keys).await;
             (
                 index,
-                server.map(|server| server.votes_in(&settings.constants)),
+                server.map(|server| server.votes_in(&settings)),
             )
         });
     }
@@ -189,7 +189,7 @@ pub(super) async fn on_record(
     let server = Server::reach(target, settings, &Keys::new(&settings.prefix)).await?;
     let ours = scripts::describe(&settings.constants);
     let record = Record {
-        votes_in: server.votes_in(&settings.constants),
+        votes_in: server.votes_in(settings),
         has_epoch: server.constants.is_some(),
         other_constants: server
             .constants
@@ -376,13 +376,14 @@ impl Server {
         })
     }
 
-    /// When the server votes, by what it has on record and by its uptime. Zero: now.
-    fn votes_in(&self, ours: &Constants) -> Duration {
+    /// When the server votes for a client with these settings, by what it has on record and by its
+    /// uptime. Zero: now.
+    fn votes_in(&self, settings: &NodeSettings) -> Duration {
         let guard = match &self.constants {
             Some(theirs) => guard_of(theirs),
-            None => ours.restart_guard,
+            None => settings.constants.restart_guard,
         };
-        let guard = guard.filter(|_| !self.fresh);
+        let guard = guard.filter(|_| !self.fresh && !settings.assume_fresh);
         let restarted = self.guarded_for(guard, self.epoch_age);
         let votes_from = self.set.as_ref().map_or(0, |set| set.votes_from);
         restarted.max(Duration::from_micros(

@@ -56,6 +56,8 @@ pub(super) struct Opinion {
     epoch: u64,
     /// Whether the sentinel takes this master to be down.
     down: bool,
+    /// How many other sentinels it knows.
+    others: Option<usize>,
 }
 
 impl Opinion {
@@ -150,10 +152,17 @@ impl Service {
         let answers = self.ask_all(tls, self.timeout).await;
         for ((at, answer), sentinel) in answers.into_iter().zip(&self.sentinels) {
             let view = match answer {
-                Answer::Knows(Opinion { host, port, .. }) => Ok(SentinelView {
-                    master: format!("{host}:{port}"),
-                    failover: self.failover(sentinel, tls).await,
-                }),
+                Answer::Knows(Opinion {
+                    host, port, others, ..
+                }) => {
+                    let (failover, id) = self.failover(sentinel, tls).await;
+                    Ok(SentinelView {
+                        master: format!("{host}:{port}"),
+                        failover,
+                        others,
+                        id,
+                    })
+                }
                 Answer::Unknown => Err("it does not know the service".to_owned()),
                 Answer::Failed(error) => Err(error.to_string()),
             };
@@ -162,26 +171,33 @@ impl Service {
         survey
     }
 
-    /// Whether a sentinel takes a failover to be possible.
+    /// Whether a sentinel takes a failover to be possible, and its id.
     #[cfg(feature = "doctor")]
-    async fn failover(&self, sentinel: &ConnectionInfo, tls: &TlsClient) -> Failover {
+    async fn failover(
+        &self,
+        sentinel: &ConnectionInfo,
+        tls: &TlsClient,
+    ) -> (Failover, Option<String>) {
         let mut ask = Pipeline::new();
         ask.cmd("SENTINEL").arg("CKQUORUM").arg(&self.name);
+        ask.cmd("SENTINEL").arg("MYID");
         let asking = tokio::time::timeout(self.timeout, exchange(sentinel, tls, &ask));
         let silent = NodeError::TimedOut {
             after: self.timeout,
         };
         let replies = match asking.await.unwrap_or(Err(silent)) {
             Ok(replies) => replies,
-            Err(error) => return Failover::Unknown(error.to_string()),
+            Err(error) => return (Failover::Unknown(error.to_string()), None),
         };
-        match replies.first() {
+        let failover = match replies.first() {
             Some(Value::ServerError(error)) if error.code() == "NOQUORUM" => {
                 Failover::Impossible(shown(error.details().unwrap_or_default().as_bytes()))
             }
             Some(Value::ServerError(error)) => Failover::Unknown(server_error(error).to_string()),
             _ => Failover::Possible,
-        }
+        };
+        let id = replies.get(1).and_then(text);
+        (failover, id.map(str::to_owned))
     }
 
     /// The answers of the sentinels, and their addresses.
@@ -367,6 +383,7 @@ fn read(replies: &[Value]) -> Answer {
         port,
         epoch: number("config-epoch").unwrap_or(0),
         down: down && is_configured,
+        others: field("num-other-sentinels").and_then(|others| others.parse().ok()),
     })
 }
 

@@ -21,8 +21,8 @@ const STEP: usize = 1000;
 /// How many replies there are for each name.
 const REPLIES: usize = 6;
 
-/// Returns the lock of this name, or all locks that have a fence: those of leasehold of the last
-/// day.
+/// Returns the lock of this name, or all locks that have a fence and that this user may read: those of
+/// leasehold of the last day.
 pub(super) async fn survey(
     target: Target,
     timeout: Duration,
@@ -86,8 +86,7 @@ fn read_scan(reply: Value) -> Result<(u64, Vec<Vec<u8>>), NodeError> {
     redis::from_redis_value(reply).map_err(|_| NodeError::Protocol { why })
 }
 
-/// The locks of these names. A key that was a lock once and has a value of another type now is left
-/// out.
+/// The locks of these names, apart from those that cannot be read.
 async fn look_at_listed(
     connection: &Connection,
     timeout: Duration,
@@ -99,8 +98,10 @@ async fn look_at_listed(
     let (time, replies) = ask(connection, timeout, names).await?;
     let mut seen = Vec::new();
     for (name, replies) in names.iter().zip(replies.chunks_exact(REPLIES)) {
-        if !is_of_another_type(replies) {
-            seen.extend(sightings(name, replies, &time)?);
+        match sightings(name, replies, &time) {
+            // The key was a lock once, or is one of other users.
+            Err(NodeError::WrongType | NodeError::NoPermission { .. }) => {}
+            found => seen.extend(found?),
         }
     }
     Ok(seen)
@@ -115,10 +116,6 @@ fn sightings(name: &Name, replies: &[Value], time: &Value) -> Result<Vec<Sightin
         Some(marker) if is_marker(&marker.value) => readers_of(&marker, readers, time),
         lock => lock.into_iter().collect(),
     })
-}
-
-fn is_of_another_type(replies: &[Value]) -> bool {
-    matches!(replies, [Value::ServerError(error), ..] if error.code() == "WRONGTYPE")
 }
 
 /// Reads the server's clock and all keys of these names: [`REPLIES`] replies for each.

@@ -72,6 +72,7 @@ impl TlsClient {
         use rustls::client::WebPkiServerVerifier;
         use rustls::client::danger::ServerCertVerifier;
         use rustls::pki_types::{ServerName, UnixTime};
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
         /// A certificate that is valid for longer is not looked at further.
         const FAR: std::time::Duration = std::time::Duration::from_secs(100 * 366 * 24 * 3600);
@@ -82,7 +83,12 @@ impl TlsClient {
         let stream = TcpStream::connect((host, port)).await;
         let stream = stream.map_err(|error| error.to_string())?;
         let stream = connector.connect(name.clone(), stream).await;
-        let stream = stream.map_err(|error| error.to_string())?;
+        let mut stream = stream.map_err(|error| error.to_string())?;
+        // A server that has not looked at the connection before it is closed counts it as rejected.
+        let asked = stream.write_all(b"PING\r\n").await;
+        asked.map_err(|error| error.to_string())?;
+        let answered = stream.read(&mut [0; 64]).await;
+        answered.map_err(|error| error.to_string())?;
         let (_, session) = stream.get_ref();
         let Some([own, others @ ..]) = session.peer_certificates() else {
             return Err("the server sent no certificate".into());
