@@ -27,6 +27,7 @@ fn is_sample(event: &Event) -> bool {
 pub(super) struct Observers {
     shared: Arc<Shared>,
     pub(super) classes: Classes,
+    /// Whether one of them wants requests.
     pub(super) wants_requests: bool,
     /// One queue for all events, which keeps their order.
     queue: mpsc::UnboundedSender<Event>,
@@ -36,7 +37,8 @@ pub(super) struct Observers {
 }
 
 struct Shared {
-    list: Vec<Arc<dyn Observer>>,
+    /// With whether each of them wants requests.
+    list: Vec<(Arc<dyn Observer>, bool)>,
     panics: Counter,
     /// How many samples are in the queue.
     samples: AtomicUsize,
@@ -50,15 +52,17 @@ impl Observers {
         }
         let (queue, queued) = mpsc::unbounded_channel();
         let panics = Counter::default();
-        let wants = |observer: &Arc<dyn Observer>| {
+        let with_wants = |observer: Arc<dyn Observer>| {
             let wants = catch_unwind(AssertUnwindSafe(|| observer.wants_requests()));
-            wants.unwrap_or_else(|_| {
+            let wants = wants.unwrap_or_else(|_| {
                 panics.add();
                 false
-            })
+            });
+            (observer, wants)
         };
+        let list: Vec<_> = list.into_iter().map(with_wants).collect();
         Some(Self {
-            wants_requests: list.iter().any(wants),
+            wants_requests: list.iter().any(|(_, wants)| *wants),
             shared: Arc::new(Shared {
                 list,
                 panics,
@@ -143,7 +147,11 @@ impl Shared {
     }
 
     fn deliver(&self, event: &Event) {
-        for observer in &self.list {
+        let is_request = matches!(event, Event::Request(_));
+        for (observer, wants_requests) in &self.list {
+            if is_request && !wants_requests {
+                continue;
+            }
             // The panic hook has reported the panic.
             if catch_unwind(AssertUnwindSafe(|| observer.event(event))).is_err() {
                 self.panics.add();
@@ -174,6 +182,10 @@ mod tests {
                 Event::Ended(lease) => ended.push(lease.token),
                 _ => *requests += 1,
             }
+        }
+
+        fn wants_requests(&self) -> bool {
+            true
         }
     }
 

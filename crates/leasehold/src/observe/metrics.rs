@@ -129,7 +129,7 @@ impl Observer for MetricsObserver {
             Event::Renewal(renewal) => renewed(renewal),
             Event::Ended(lease) => ended(lease),
             Event::Node(node) => node_changed(node),
-            // Another observer may want them.
+            // From an observer that passes its events on.
             Event::Request(request) if self.requests => requested(request),
             Event::Request(_) => {}
         }
