@@ -2,12 +2,14 @@
 //!
 //! Rule: no observer runs on a task that renews leases or talks to a node, nor under a lock of the
 //! client. Such tasks [queue](Observers::queue) their events, and a task of their own delivers them.
+//! When the runtime ends, that task ends, too. Then [`Shared::deliver_last`] runs observers where a lease
+//! is lost, which includes the drop of the task that renewed it: nothing is renewed any more.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::mpsc::{self, error::SendError};
+use tokio::sync::mpsc::{self, error::SendError, error::TryRecvError};
 
 use super::class::Classes;
 use super::counters::Counter;
@@ -15,6 +17,10 @@ use super::{Event, Observer};
 
 /// How many [samples](is_sample) wait for their delivery. Further ones are dropped.
 const QUEUE: usize = 1024;
+
+/// How often the task yields, when its runtime ends, to sends that are under way. A send takes much less
+/// than a microsecond.
+const MAX_YIELDS: u32 = 1000;
 
 /// Whether an event is one measurement of many, so that an observer can miss it. The others change a
 /// state: an observer that missed one would be wrong about that state from then on. There are as many of
@@ -123,8 +129,14 @@ struct Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         self.queued.close();
-        while let Ok(event) = self.queued.try_recv() {
-            self.shared.deliver_last(&event);
+        // While a send is under way, the queue may be empty, but it is not disconnected.
+        let mut yields = 0..MAX_YIELDS;
+        loop {
+            match self.queued.try_recv() {
+                Ok(event) => self.shared.deliver_last(&event),
+                Err(TryRecvError::Empty) if yields.next().is_some() => std::thread::yield_now(),
+                Err(_) => return,
+            }
         }
     }
 }
@@ -256,5 +268,34 @@ mod tests {
         observers.queue(request());
         observers.queue(ended(2));
         assert_eq!(*seen.0.lock().unwrap(), (vec![0, 1, 2], 0));
+    }
+
+    /// Losses that another thread reports while the runtime ends.
+    #[test]
+    fn no_end_is_lost_while_the_runtime_ends() {
+        const ENDS: u64 = 100;
+        for round in 0..1000 {
+            let (seen, observers) = observers();
+            let mut delivery = Delivery {
+                queued: observers.queued.lock().unwrap().take().unwrap(),
+                shared: Arc::clone(&observers.shared),
+            };
+            let ends: Vec<_> = (0..ENDS).map(ended).collect();
+            let mut received = 0;
+            std::thread::scope(|scope| {
+                scope.spawn(|| ends.into_iter().for_each(|end| observers.queue(end)));
+                // Until the queue is empty, and most likely a send is under way.
+                loop {
+                    match delivery.queued.try_recv() {
+                        Ok(_) => received += 1,
+                        Err(_) if received > 0 => break,
+                        Err(_) => std::hint::spin_loop(),
+                    }
+                }
+                drop(delivery);
+            });
+            let delivered = seen.0.lock().unwrap().0.len();
+            assert_eq!(received + delivered, ENDS as usize, "round {round}");
+        }
     }
 }
