@@ -189,6 +189,25 @@ async fn a_slow_acquire_warns_once_with_the_holder() {
     lease_of(second).await.release().await;
 }
 
+/// A call behind another task of its client needs no timer, so any executor can run it.
+#[test]
+fn a_call_waits_for_another_task_outside_of_a_runtime() {
+    let (_log, _guard) = logging();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let (client, _held) = runtime.block_on(async {
+        let client = in_memory().build().unwrap();
+        let held = client.mutex("a").lock().await.unwrap();
+        (client, held)
+    });
+    let mut waiting = Box::pin(client.mutex("a").lock());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waiting.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(client.stats().waiters, 1);
+}
+
 /// A server that stops and returns is one warning and one line at INFO, however many attempts to
 /// connect fail meanwhile.
 #[cfg(feature = "redis")]
