@@ -156,12 +156,14 @@ pub struct Renewal {
     /// deadline of the lease.
     pub ok: bool,
     /// How much of the lease was left when the renewal ended, before it moved the deadline. The
-    /// less is left, the closer the lease was to being lost. Usually about two thirds of the TTL.
+    /// less is left, the closer the lease was to being lost. Usually about two thirds of the TTL. Zero
+    /// if the lease was lost before the renewal ended: then this event may come after the
+    /// [`Event::Ended`].
     pub slack: Duration,
     /// The TTL of the lease.
     pub ttl: Duration,
-    /// Whether this is the first renewal of a lease that nodes handed over. Such a lease begins with
-    /// at most 2 s, so that little slack is normal.
+    /// Whether nodes handed the lease over, and no renewal before this one succeeded. Such a lease
+    /// begins with at most 2 s, so that little slack is normal.
     pub confirms_hand_over: bool,
 }
 
