@@ -107,9 +107,12 @@ impl<'a> Acquiring<'a> {
         }
     }
 
-    /// When the call has waited so long for another task of its process that it is worth a warning.
-    /// `None` if nothing would receive it.
+    /// When the call has waited so long that it is worth a warning. `None` if nothing would receive it,
+    /// and for candidates of an election, which are meant to stand by.
     pub(crate) fn slow_at(&self) -> Option<Moment> {
+        if self.goal == Goal::Lead {
+            return None;
+        }
         let after = self.core.sight().warn_slow_acquire?;
         (LevelFilter::current() >= LevelFilter::WARN).then(|| self.started + after)
     }

@@ -55,7 +55,7 @@ pub(crate) async fn acquire(
         seat: None,
     };
     // A call that may end with a result needs no place in line to learn of it.
-    let may_stand_at_once = options.stands_in_line() && options.goal == Goal::Lock;
+    let may_stand_at_once = options.stands_in_line() && options.goal != Goal::LockOrResult;
     if may_stand_at_once && core.proposer.is_contended(&want.name, core.clock.now()) {
         return Box::pin(wait.stand()).await;
     }
