@@ -34,7 +34,8 @@ pub struct Stats {
     pub renewals: Renewals,
     /// Leases that have ended, by how they ended.
     pub ended: Ends,
-    /// Leases that were lost, by reason. They are also in `ended`.
+    /// Leases that were lost, by reason, and those that [expired](Ends::expired). They are also in
+    /// `ended`.
     pub lost: Losses,
     /// The nodes, in the order in which they were added to the client.
     pub nodes: Vec<NodeStats>,
