@@ -45,7 +45,9 @@ pub struct Waiting {
 
 /// The end of a call to acquire a lock.
 ///
-/// Calls for several locks or permits have one of these for each attempt at each of them.
+/// Calls for several locks or permits have one of these for each attempt at each of them. A call for
+/// several permits ([`Semaphore::acquire_many`](crate::Semaphore::acquire_many)) also has one for the
+/// lock that it holds while it collects them, under the semaphore's name.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Acquire {
@@ -75,7 +77,8 @@ pub struct Acquire {
 pub enum Outcome {
     /// With a lease.
     Granted,
-    /// [`Error::Held`]: the lock is taken, and the call did not wait.
+    /// [`Error::Held`]: the lock is taken, and the call did not wait, or has made all its
+    /// [attempts](crate::Options::attempts).
     Held,
     /// With the stored result of a [`Once`](crate::Once), so that there is nothing to do.
     Result,
