@@ -120,6 +120,10 @@ impl Node for TestNode {
         self.node.floor()
     }
 
+    fn has_semaphores(&self) -> bool {
+        self.node.has_semaphores()
+    }
+
     fn watch(&self, claim: &Claim, notifier: &Notifier) -> Option<Watch> {
         match self.notifies {
             true => self.node.watch(claim, notifier),

@@ -10,7 +10,7 @@ use crate::acquire::{Handle, Want, acquire_alone};
 use crate::base::clock::Moment;
 use crate::base::error::Error;
 use crate::base::holder::Holder;
-use crate::client::options::Options;
+use crate::client::options::{Goal, Options};
 use crate::lease::guard::Lease;
 
 /// How often an observer looks.
@@ -64,7 +64,8 @@ impl Election {
     }
 
     /// Waits until this candidate leads, as [`Options::wait`] says, by default forever. It leads
-    /// until the lease is released, dropped or [lost](Lease::lost).
+    /// until the lease is released, dropped or [lost](Lease::lost). Standing by logs no
+    /// [warning](crate::Builder::warn_slow_acquire).
     ///
     /// `value` is what others see of it, at most 256 bytes without control characters.
     ///
@@ -78,7 +79,10 @@ impl Election {
         value: &str,
     ) -> impl Future<Output = Result<Lease, Error>> + Send + use<> {
         let Handle { core, key, options } = self.handle.clone();
-        let options = options.label(value).with_fencing();
+        let options = Options {
+            goal: Goal::Lead,
+            ..options.label(value).with_fencing()
+        };
         async move {
             // Alone, because a claim that tasks pass on shows only the token of the first of them.
             let acquired = acquire_alone(&core, &Want::exclusive(key?), &options).await;

@@ -38,6 +38,7 @@
 //! | `blocking` | | [`blocking`](crate#blocking), for programs without async |
 //! | `cancellation` | | `Lease::cancellation_token` |
 //! | `doctor` | | [`doctor`](crate#doctor): examining a deployment |
+//! | `metrics` | | `MetricsObserver` in [`observe`]: records events with the `metrics` crate |
 //! | `unstable-node` | | the rules by which the nodes of this crate vote ([`node`]); any release may change this part of the API |
 
 #![forbid(unsafe_code)]

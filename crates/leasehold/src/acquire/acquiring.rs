@@ -32,6 +32,8 @@ pub(crate) struct Acquiring<'a> {
     goal: Goal,
     may_wait: bool,
     contended: AtomicBool,
+    /// Nodes said that the lock is taken.
+    contended_on_nodes: AtomicBool,
     warned: AtomicBool,
     /// The lock in events and spans. `None` if there are neither.
     seen: Option<Box<Seen>>,
@@ -56,6 +58,7 @@ impl<'a> Acquiring<'a> {
             goal: options.goal,
             may_wait: options.may_wait(),
             contended: AtomicBool::new(false),
+            contended_on_nodes: AtomicBool::new(false),
             warned: AtomicBool::new(false),
             seen: match core.sight().is_observed() || is_traced() {
                 false => None,
@@ -83,6 +86,16 @@ impl<'a> Acquiring<'a> {
         }
     }
 
+    /// Notes that nodes said that the lock is taken.
+    pub(crate) fn contend_on_nodes(&self) {
+        self.contended_on_nodes.store(true, Ordering::Relaxed);
+        self.contend();
+    }
+
+    pub(crate) fn is_contended_on_nodes(&self) -> bool {
+        self.contended_on_nodes.load(Ordering::Relaxed)
+    }
+
     /// Notes a refusal: after a long wait, logs who holds the lock.
     pub(crate) fn refused(&self, refusal: &Refusal, now: Moment) {
         if self.is_slow(now) {
@@ -94,9 +107,12 @@ impl<'a> Acquiring<'a> {
         }
     }
 
-    /// When the call has waited so long for another task of its process that it is worth a warning.
-    /// `None` if nothing would receive it.
+    /// When the call has waited so long that it is worth a warning. `None` if nothing would receive it,
+    /// and for candidates of an election, which are meant to stand by.
     pub(crate) fn slow_at(&self) -> Option<Moment> {
+        if self.goal == Goal::Lead {
+            return None;
+        }
         let after = self.core.sight().warn_slow_acquire?;
         (LevelFilter::current() >= LevelFilter::WARN).then(|| self.started + after)
     }
@@ -126,7 +142,7 @@ impl<'a> Acquiring<'a> {
         self.hand_over = Some(by);
     }
 
-    pub(crate) fn is_contended(&self) -> bool {
+    fn is_contended(&self) -> bool {
         self.contended.load(Ordering::Relaxed)
     }
 

@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::acquire::acquiring::Acquiring;
@@ -85,7 +86,8 @@ impl LocalQueue {
         // In a box: most calls do not wait here, and their futures are small.
         Box::pin(async move {
             let mut turn = turn;
-            let mut slow_at = call.slow_at();
+            // Outside of a `tokio` runtime there are no timers.
+            let mut slow_at = call.slow_at().filter(|_| Handle::try_current().is_ok());
             loop {
                 tokio::select! {
                     biased;

@@ -160,7 +160,8 @@ async fn acquire_at(
                 turn.outage_since = lasts.then_some(since);
             }
             let won = won?;
-            if call.is_contended() && won.grant.rounds().is_handed_over() {
+            // Nodes also grant a free lock to a call that joins the line at once.
+            if call.is_contended_on_nodes() && won.grant.rounds().is_handed_over() {
                 call.handed_over(HandOver::Node);
             }
             won

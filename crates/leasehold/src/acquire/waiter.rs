@@ -55,7 +55,7 @@ pub(crate) async fn acquire(
         seat: None,
     };
     // A call that may end with a result needs no place in line to learn of it.
-    let may_stand_at_once = options.stands_in_line() && options.goal == Goal::Lock;
+    let may_stand_at_once = options.stands_in_line() && options.goal != Goal::LockOrResult;
     if may_stand_at_once && core.proposer.is_contended(&want.name, core.clock.now()) {
         return Box::pin(wait.stand()).await;
     }
@@ -226,7 +226,7 @@ impl<'a> Waiting<'a> {
         }
         let now = self.core.clock.now();
         if matches!(refused.advice, Advice::Contended { .. }) {
-            self.call.contend();
+            self.call.contend_on_nodes();
         }
         self.call.refused(&refused.refusal, now);
         refused.refusal.attempts = self.patience.count(now);
@@ -239,7 +239,6 @@ impl<'a> Waiting<'a> {
     /// Waits in line, with as many tickets one after the other as it takes.
     async fn stand(mut self) -> Result<Won, Error> {
         (self.fenced, self.joins) = (true, true);
-        self.call.contend();
         let mut leaving = None;
         loop {
             let place = Place::new(self.attempt()?, leaving.take());

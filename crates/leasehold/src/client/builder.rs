@@ -230,6 +230,12 @@ impl Builder {
 
     /// Sets after which time a call that still waits for a lock logs a warning, once, with the holder
     /// of the lock if a node named one. `None`: never. Default: 10 s.
+    ///
+    /// A call for several locks ([`Client::mutexes`]) or permits
+    /// ([`Semaphore::acquire_many`](crate::Semaphore::acquire_many)) acquires them in parts. Each part
+    /// logs its own warning, and its time starts when the part does. No warning is logged for the
+    /// candidates of an [`Election`](crate::Election), which are meant to stand by, nor for tasks that
+    /// wait for the [`Once`](crate::Once) of another task of this client.
     #[must_use]
     pub fn warn_slow_acquire(mut self, after: impl Into<Option<Duration>>) -> Self {
         self.warn_slow_acquire = after.into().map_or(WarnSlow::Never, WarnSlow::After);

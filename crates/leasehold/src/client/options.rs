@@ -81,6 +81,8 @@ pub struct Options {
 pub(crate) enum Goal {
     /// The lock.
     Lock,
+    /// The lead of an election. A candidate may stand by for days.
+    Lead,
     /// The lock, or a result that a majority of nodes keeps: then the call ends with
     /// [`Error::Held`](crate::Error::Held), which contains it.
     LockOrResult,

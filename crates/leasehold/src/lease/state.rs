@@ -328,12 +328,16 @@ impl Held {
     pub(crate) fn finish_extension(&self, extension: &Extension, clock: &Clock) -> Progress {
         let now = clock.now();
         // After the deadline the lease is lost, whatever a node answers.
+        let confirms_hand_over = self.is_handed_over();
         if !self.is_open() || now >= self.deadline() {
             self.lose(self.loss_at_deadline());
+            // A lease that the caller has released was not lost.
+            if self.loss().is_some() {
+                self.report_renewal(false, Duration::ZERO, confirms_hand_over);
+            }
             return Progress::Over;
         }
         let slack = self.deadline().saturating_duration_since(now);
-        let confirms_hand_over = self.is_handed_over();
         let decision = extension.broadcast.with_round(Round::decision);
         // The second condition is a planted bug. It is false without that feature.
         if (decision == Some(Decision::Carried) || self.is_carried_by_subset(extension))

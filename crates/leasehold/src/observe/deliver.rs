@@ -2,12 +2,14 @@
 //!
 //! Rule: no observer runs on a task that renews leases or talks to a node, nor under a lock of the
 //! client. Such tasks [queue](Observers::queue) their events, and a task of their own delivers them.
+//! When the runtime ends, that task ends, too. Then [`Shared::deliver_last`] runs observers where a lease
+//! is lost, which includes the drop of the task that renewed it: nothing is renewed any more.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::mpsc::{self, error::SendError};
+use tokio::sync::mpsc::{self, error::SendError, error::TryRecvError};
 
 use super::class::Classes;
 use super::counters::Counter;
@@ -15,6 +17,10 @@ use super::{Event, Observer};
 
 /// How many [samples](is_sample) wait for their delivery. Further ones are dropped.
 const QUEUE: usize = 1024;
+
+/// How often the task yields, when its runtime ends, to sends that are under way. A send takes much less
+/// than a microsecond.
+const MAX_YIELDS: u32 = 1000;
 
 /// Whether an event is one measurement of many, so that an observer can miss it. The others change a
 /// state: an observer that missed one would be wrong about that state from then on. There are as many of
@@ -27,6 +33,7 @@ fn is_sample(event: &Event) -> bool {
 pub(super) struct Observers {
     shared: Arc<Shared>,
     pub(super) classes: Classes,
+    /// Whether one of them wants requests.
     pub(super) wants_requests: bool,
     /// One queue for all events, which keeps their order.
     queue: mpsc::UnboundedSender<Event>,
@@ -36,7 +43,8 @@ pub(super) struct Observers {
 }
 
 struct Shared {
-    list: Vec<Arc<dyn Observer>>,
+    /// With whether each of them wants requests.
+    list: Vec<(Arc<dyn Observer>, bool)>,
     panics: Counter,
     /// How many samples are in the queue.
     samples: AtomicUsize,
@@ -50,15 +58,17 @@ impl Observers {
         }
         let (queue, queued) = mpsc::unbounded_channel();
         let panics = Counter::default();
-        let wants = |observer: &Arc<dyn Observer>| {
+        let with_wants = |observer: Arc<dyn Observer>| {
             let wants = catch_unwind(AssertUnwindSafe(|| observer.wants_requests()));
-            wants.unwrap_or_else(|_| {
+            let wants = wants.unwrap_or_else(|_| {
                 panics.add();
                 false
-            })
+            });
+            (observer, wants)
         };
+        let list: Vec<_> = list.into_iter().map(with_wants).collect();
         Some(Self {
-            wants_requests: list.iter().any(wants),
+            wants_requests: list.iter().any(|(_, wants)| *wants),
             shared: Arc::new(Shared {
                 list,
                 panics,
@@ -119,8 +129,14 @@ struct Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         self.queued.close();
-        while let Ok(event) = self.queued.try_recv() {
-            self.shared.deliver_last(&event);
+        // While a send is under way, the queue may be empty, but it is not disconnected.
+        let mut yields = 0..MAX_YIELDS;
+        loop {
+            match self.queued.try_recv() {
+                Ok(event) => self.shared.deliver_last(&event),
+                Err(TryRecvError::Empty) if yields.next().is_some() => std::thread::yield_now(),
+                Err(_) => return,
+            }
         }
     }
 }
@@ -143,7 +159,11 @@ impl Shared {
     }
 
     fn deliver(&self, event: &Event) {
-        for observer in &self.list {
+        let is_request = matches!(event, Event::Request(_));
+        for (observer, wants_requests) in &self.list {
+            if is_request && !wants_requests {
+                continue;
+            }
             // The panic hook has reported the panic.
             if catch_unwind(AssertUnwindSafe(|| observer.event(event))).is_err() {
                 self.panics.add();
@@ -174,6 +194,10 @@ mod tests {
                 Event::Ended(lease) => ended.push(lease.token),
                 _ => *requests += 1,
             }
+        }
+
+        fn wants_requests(&self) -> bool {
+            true
         }
     }
 
@@ -244,5 +268,34 @@ mod tests {
         observers.queue(request());
         observers.queue(ended(2));
         assert_eq!(*seen.0.lock().unwrap(), (vec![0, 1, 2], 0));
+    }
+
+    /// Losses that another thread reports while the runtime ends.
+    #[test]
+    fn no_end_is_lost_while_the_runtime_ends() {
+        const ENDS: u64 = 100;
+        for round in 0..1000 {
+            let (seen, observers) = observers();
+            let mut delivery = Delivery {
+                queued: observers.queued.lock().unwrap().take().unwrap(),
+                shared: Arc::clone(&observers.shared),
+            };
+            let ends: Vec<_> = (0..ENDS).map(ended).collect();
+            let mut received = 0;
+            std::thread::scope(|scope| {
+                scope.spawn(|| ends.into_iter().for_each(|end| observers.queue(end)));
+                // Until the queue is empty, and most likely a send is under way.
+                loop {
+                    match delivery.queued.try_recv() {
+                        Ok(_) => received += 1,
+                        Err(_) if received > 0 => break,
+                        Err(_) => std::hint::spin_loop(),
+                    }
+                }
+                drop(delivery);
+            });
+            let delivered = seen.0.lock().unwrap().0.len();
+            assert_eq!(received + delivered, ENDS as usize, "round {round}");
+        }
     }
 }

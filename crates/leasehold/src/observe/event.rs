@@ -45,7 +45,9 @@ pub struct Waiting {
 
 /// The end of a call to acquire a lock.
 ///
-/// Calls for several locks or permits have one of these for each attempt at each of them.
+/// Calls for several locks or permits have one of these for each attempt at each of them. A call for
+/// several permits ([`Semaphore::acquire_many`](crate::Semaphore::acquire_many)) also has one for the
+/// lock that it holds while it collects them, under the semaphore's name.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Acquire {
@@ -75,7 +77,8 @@ pub struct Acquire {
 pub enum Outcome {
     /// With a lease.
     Granted,
-    /// [`Error::Held`]: the lock is taken, and the call did not wait.
+    /// [`Error::Held`]: the lock is taken, and the call did not wait, or has made all its
+    /// [attempts](crate::Options::attempts).
     Held,
     /// With the stored result of a [`Once`](crate::Once), so that there is nothing to do.
     Result,
@@ -156,12 +159,14 @@ pub struct Renewal {
     /// deadline of the lease.
     pub ok: bool,
     /// How much of the lease was left when the renewal ended, before it moved the deadline. The
-    /// less is left, the closer the lease was to being lost. Usually about two thirds of the TTL.
+    /// less is left, the closer the lease was to being lost. Usually about two thirds of the TTL. Zero
+    /// if the lease was lost before the renewal ended: then this event may come after the
+    /// [`Event::Ended`].
     pub slack: Duration,
     /// The TTL of the lease.
     pub ttl: Duration,
-    /// Whether this is the first renewal of a lease that nodes handed over. Such a lease begins with
-    /// at most 2 s, so that little slack is normal.
+    /// Whether nodes handed the lease over, and no renewal before this one succeeded. Such a lease
+    /// begins with at most 2 s, so that little slack is normal.
     pub confirms_hand_over: bool,
 }
 

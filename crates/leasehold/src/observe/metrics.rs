@@ -9,7 +9,9 @@ use metrics::{
 };
 
 use super::event::loss_as_str;
-use super::{Acquire, Ended, Event, NodeChange, NodeEvent, Observer, Outcome, Renewal, Request};
+use super::{
+    Acquire, End, Ended, Event, NodeChange, NodeEvent, Observer, Outcome, Renewal, Request,
+};
 use crate::node::{NodeError, Verb};
 
 const ACQUIRE_WAIT: &str = "leasehold_acquire_wait_seconds";
@@ -86,7 +88,10 @@ impl MetricsObserver {
         let count = |name, text: &'static str| describe_counter!(name, Count, text);
         count(CONTENDED, "Calls that found the lock taken");
         count(HAND_OVERS, "Leases that were handed over to a waiter");
-        count(LOST, "Leases that were lost");
+        count(
+            LOST,
+            "Leases that were lost, without those that expired as intended",
+        );
         count(RENEWALS, "Renewals of leases");
         count(
             NODE_RECONNECTS,
@@ -129,7 +134,7 @@ impl Observer for MetricsObserver {
             Event::Renewal(renewal) => renewed(renewal),
             Event::Ended(lease) => ended(lease),
             Event::Node(node) => node_changed(node),
-            // Another observer may want them.
+            // From an observer that passes its events on.
             Event::Request(request) if self.requests => requested(request),
             Event::Request(_) => {}
         }
@@ -179,7 +184,10 @@ fn ended(lease: &Ended) {
     let class = || label(&lease.class);
     histogram!(HOLD, "class" => class(), "ended" => lease.end.as_str()).record(lease.held);
     gauge!(LEASES_HELD, "class" => class()).decrement(1.0);
-    if let Some(loss) = lease.loss {
+    // A lease that expires as intended is no reason for alarm.
+    if let Some(loss) = lease.loss
+        && lease.end != End::Expired
+    {
         counter!(LOST, "class" => class(), "why" => loss_as_str(loss)).increment(1);
     }
 }

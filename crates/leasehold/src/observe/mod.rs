@@ -46,8 +46,9 @@ pub(crate) use sight::Sight;
 ///
 /// # How it is called
 /// - **On the task that makes the call**: [`Event::Waiting`], [`Event::Acquire`], and the
-///   [`Event::Ended`] of a lease that was released, dropped or detached. The lease exists before
-///   the first, and its release was sent before the last.
+///   [`Event::Ended`] of a lease that was released, dropped or detached. At an [`Event::Acquire`],
+///   the lease exists. At an [`Event::Ended`], the release was sent; that of a lease that was
+///   dropped may still be queued for a background task.
 /// - **By a task of its own**, through a queue: everything that the client's background tasks
 ///   notice, which is renewals, lost leases, and what happens to nodes. So a slow observer does not
 ///   delay renewals. It must return, though: a task that blocks for long keeps a thread of the
@@ -60,7 +61,9 @@ pub(crate) use sight::Sight;
 /// - **It is slow**: the call that it observes returns later, by as much. The queue has room for
 ///   1024 [`Event::Request`] and [`Event::Renewal`]. More of these are dropped and counted
 ///   ([`Stats::events_dropped`]). No other event is dropped.
-/// - **The runtime ends**: it still receives the ends of leases, and nothing else.
+/// - **The runtime ends**: of the events that go through the queue, it still receives the ends of
+///   leases. Those of calls are delivered as before, for example the [`Event::Acquire`] of a call
+///   that fails because the runtime has ended.
 ///
 /// ```
 /// use leasehold::observe::{Event, Observer};

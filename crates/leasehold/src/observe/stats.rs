@@ -20,7 +20,9 @@ use crate::base::vote::NodeError;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Leases that are held now.
+    /// Leases that are held now. A call for several permits
+    /// ([`Semaphore::acquire_many`](crate::Semaphore::acquire_many)) holds one more while it collects
+    /// them.
     pub leases_held: u64,
     /// Calls that wait for a lock now.
     pub waiters: u64,
@@ -34,7 +36,8 @@ pub struct Stats {
     pub renewals: Renewals,
     /// Leases that have ended, by how they ended.
     pub ended: Ends,
-    /// Leases that were lost, by reason. They are also in `ended`.
+    /// Leases that were lost, by reason, and those that [expired](Ends::expired). They are also in
+    /// `ended`.
     pub lost: Losses,
     /// The nodes, in the order in which they were added to the client.
     pub nodes: Vec<NodeStats>,
@@ -56,9 +59,11 @@ pub struct Stats {
 pub struct Acquires {
     /// The call returned a lease.
     pub granted: u64,
-    /// The lock was taken, and the call did not wait.
+    /// The lock was taken, and the call did not wait, or has made all its
+    /// [attempts](crate::Options::attempts).
     pub held: u64,
-    /// The call returned the stored result of a [`Once`](crate::Once).
+    /// The call returned the stored result of a [`Once`](crate::Once). Of the tasks of a client that
+    /// want a result at the same time, only the first asks the nodes and counts.
     pub result: u64,
     /// The lock was taken for as long as the call waited.
     pub timed_out: u64,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use leasehold::node::Verb;
 use leasehold::observe::{End, Event, HandOver, Outcome};
 use leasehold::{Client, Loss, MemoryNode, Mode, Moment, Options, Released, TimeSource};
-use leasehold_testkit::setup::{in_line, lease_of, patient, until};
-use leasehold_testkit::{RedisServer, TestNode};
+use leasehold_testkit::setup::{in_line, lease_of, patient, pause, spawn_lock, until};
+use leasehold_testkit::{RedisServer, RuntimeClock, TestNode};
 
 use crate::{Recorder, in_memory, recorded};
 
@@ -193,6 +193,75 @@ async fn a_waiter_of_another_client_gets_a_hand_over_by_the_node() {
         (Some(HandOver::Node), true)
     );
     assert!(recorder.renewals().last().unwrap().confirms_hand_over);
+}
+
+/// A client of a node in memory, on the clock of the runtime.
+fn on_paused_clock() -> (Recorder, TestNode, Client) {
+    let (recorder, clock) = (Recorder::default(), RuntimeClock::start());
+    let node = TestNode::new(&clock.nodes(1).remove(0));
+    let builder = Client::builder().time_source(clock).without_restart_guard();
+    let builder = builder.custom_node(node.clone());
+    let client = builder.observer(recorder.clone()).build().unwrap();
+    (recorder, node, client)
+}
+
+/// For a second after it found a lock taken, a client joins the line at once. The lock may be free by
+/// then, and nobody hands it over.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_taken_before_is_not_contended() {
+    let (recorder, node, client) = on_paused_clock();
+    let mutex = client.mutex("a");
+    let held = mutex.lock().await.unwrap();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    held.release().await;
+    let _ = node.take_requests();
+    let held = mutex.lock().await.unwrap();
+    assert_eq!(node.take_requests()[0].0, Verb::Wait);
+    let seen = |call: usize| {
+        let call = &recorder.acquires()[call];
+        (call.contended, call.did_wait, call.hand_over)
+    };
+    assert_eq!((seen(2), recorder.waiting()), ((false, false, None), 0));
+    // A task of the client that waits for another one. After 10 ms, a claim is not passed on.
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    let next = spawn_lock(mutex.clone());
+    until("it waits", || client.stats().waiters == 1).await;
+    pause(20).await;
+    let _ = node.take_requests();
+    held.release().await;
+    lease_of(next).await.release().await;
+    assert_eq!(node.take_requests()[1].0, Verb::Wait);
+    assert_eq!((seen(4), recorder.waiting()), ((true, true, None), 1));
+    assert_eq!(client.stats().hand_overs.node, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_is_contended_only_if_there_is_none() {
+    let (recorder, node, client) = on_paused_clock();
+    let exports = client.semaphore("exports", 1);
+    let contended = || recorder.acquires().last().unwrap().contended;
+    node.set_unreachable(true);
+    exports.acquire().await.unwrap_err();
+    assert!(!contended(), "an outage");
+    node.set_unreachable(false);
+    let held = exports.acquire().await.unwrap();
+    assert!(!contended());
+    assert!(exports.try_acquire().await.unwrap().is_none());
+    assert!(contended());
+    held.release().await;
+    let held = exports.acquire().await.unwrap();
+    assert!(!contended(), "it was taken before");
+    // It is refused, and the permit is free when it joins the line.
+    node.set_delay(|verb| match verb {
+        Verb::Acquire => Duration::from_millis(50),
+        _ => Duration::ZERO,
+    });
+    let next = tokio::spawn(exports.acquire());
+    pause(20).await;
+    held.release().await;
+    lease_of(next).await.release().await;
+    assert!(contended());
+    assert_eq!((client.stats().contended, recorder.waiting()), (2, 1));
 }
 
 /// How each kind of end is reported.

@@ -54,6 +54,30 @@ fn is_request(event: &Event) -> bool {
     matches!(event, Event::Request(_))
 }
 
+/// Each observer is asked, and receives requests only if it wants them.
+#[tokio::test]
+async fn requests_go_only_to_observers_that_want_them() {
+    let [first, third] = [(); 2].map(|()| Recorder::default());
+    let requests = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&requests);
+    let client = in_memory()
+        .observer(first.clone())
+        .observer(move |event: &Event| *count.lock().unwrap() += usize::from(is_request(event)))
+        .observer(third.clone())
+        .build()
+        .unwrap();
+    client.mutex("a").lock().await.unwrap().release().await;
+    for recorder in [first, third] {
+        let seen = || {
+            recorder
+                .pick(|event| is_request(&event).then_some(()))
+                .len()
+        };
+        until("both requests are reported", || seen() == 2).await;
+    }
+    assert_eq!(*requests.lock().unwrap(), 0);
+}
+
 /// Blocks for a moment at every renewal and request.
 struct Slow;
 

@@ -189,6 +189,52 @@ async fn a_slow_acquire_warns_once_with_the_holder() {
     lease_of(second).await.release().await;
 }
 
+/// Standing by is what the candidates of an election are meant to do.
+#[tokio::test]
+async fn a_candidate_that_stands_by_does_not_warn() {
+    let (log, _guard) = logging();
+    let builder = in_memory().warn_slow_acquire(Duration::from_millis(50));
+    let client = builder.build().unwrap();
+    let election = client.election("scheduler");
+    let leader = election.campaign("web-1").await.unwrap();
+    let standby = tokio::spawn(election.campaign("web-2"));
+    until("it stands by", || client.stats().waiters == 1).await;
+    let held = client.mutex("a").lock().await.unwrap();
+    let waiter = spawn_lock(client.mutex("a"));
+    let warned = || log.warnings("still waiting for a lock");
+    until("the other call has warned", || !warned().is_empty()).await;
+    // Long enough for more refusals.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let names: Vec<_> = warned()
+        .iter()
+        .map(|fields| fields["name"].clone())
+        .collect();
+    assert_eq!(names, ["a"]);
+    held.release().await;
+    leader.release().await;
+    lease_of(waiter).await.release().await;
+    lease_of(standby).await.release().await;
+}
+
+/// A call behind another task of its client needs no timer, so any executor can run it.
+#[test]
+fn a_call_waits_for_another_task_outside_of_a_runtime() {
+    let (_log, _guard) = logging();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let (client, _held) = runtime.block_on(async {
+        let client = in_memory().build().unwrap();
+        let held = client.mutex("a").lock().await.unwrap();
+        (client, held)
+    });
+    let mut waiting = Box::pin(client.mutex("a").lock());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waiting.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(client.stats().waiters, 1);
+}
+
 /// A server that stops and returns is one warning and one line at INFO, however many attempts to
 /// connect fail meanwhile.
 #[cfg(feature = "redis")]

@@ -54,7 +54,6 @@ pub(crate) async fn acquire_permit(
             return Ok(won);
         }
     }
-    call.contend();
     let mut place = Place::new(wait.attempt()?, None);
     loop {
         match wait.wait_for_turn(&mut place).await? {
@@ -121,6 +120,7 @@ impl Waiting<'_> {
             if let (true, Some(free), ..MAX_GUESSES) = (contended, free, guesses) {
                 (permit, guesses) = (free, guesses + 1);
             } else if contended && self.options.wait != Wait::No {
+                self.call.contend_on_nodes();
                 return Ok(None);
             } else if contended && searched < permits {
                 permit = (guess + searched) % permits;

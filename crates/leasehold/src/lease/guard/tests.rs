@@ -15,9 +15,13 @@ async fn no_extend_is_sent_after_the_release() {
     let client = Client::in_memory();
     let lease = client.mutex("a").lock().await.unwrap();
     let (core, held) = (lease.core.clone(), lease.held.clone());
-    assert!(held.start_extension(&core.nodes, &core.clock).is_some());
+    let extension = held.start_extension(&core.nodes, &core.clock).unwrap();
     lease.release().await;
     assert!(held.start_extension(&core.nodes, &core.clock).is_none());
+    // Its answer may arrive after the release. Nothing was lost.
+    let progress = held.finish_extension(&extension, &core.clock);
+    assert_eq!(progress, Progress::Over);
+    assert_eq!(client.stats().renewals.failed, 0);
     assert!(client.mutex("a").try_lock().await.unwrap().is_some());
 }
 
@@ -90,6 +94,8 @@ async fn an_extend_after_the_deadline_does_not_count() {
     let progress = lease.held.finish_extension(&extension, &core.clock);
     assert_eq!(progress, Progress::Over);
     assert_eq!(lease.deadline(), deadline);
+    let renewals = client.stats().renewals;
+    assert_eq!((renewals.ok, renewals.failed), (0, 1));
     lease.lost().await;
 }
 

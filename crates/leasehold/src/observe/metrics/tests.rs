@@ -167,6 +167,21 @@ fn values_are_in_seconds_and_gauges_return_to_zero() {
     }
 }
 
+/// Its time was over, as the caller wanted.
+#[test]
+fn a_lease_that_expired_was_not_lost() {
+    let mut events = events();
+    for event in &mut events {
+        if let Event::Ended(lease) = event {
+            lease.end = End::Expired;
+        }
+    }
+    let text = render(&events);
+    let held = "leasehold_hold_seconds_count{class=\"orders/*\",ended=\"expired\"} 1";
+    assert!(text.lines().any(|line| line == held), "{text}");
+    assert!(!text.contains("leasehold_lost_total{"), "{text}");
+}
+
 /// A lease that was handed over begins with little time, which must not look like an alarm.
 #[test]
 fn the_slack_of_a_confirmation_is_not_recorded() {
