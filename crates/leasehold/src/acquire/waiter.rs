@@ -286,6 +286,15 @@ impl<'a> Waiting<'a> {
                 self.joins = false;
                 place.attempt.haste = self.haste();
             }
+            if !in_line && refused.refusal.lacks_replicas() {
+                // The nodes have granted it the lock all the same, and would grant it again with each
+                // WAIT. So it leaves, and stands in line again behind those who may need no replicas.
+                place::release(&mut place.attempt.take_armed());
+                let pause = self.on_refused(refused).await?;
+                self.core.clock.sleep(pause).await;
+                self.joins = true;
+                return Ok(Turn::Overtaken);
+            }
             let (advice, outlook) = (refused.advice, place.outlook(&refused.refusal));
             if in_line && place.goes_on_searching(&outlook) {
                 continue;

@@ -184,6 +184,17 @@ impl Refusal {
         holder(&self.nodes)
     }
 
+    /// Whether a node granted the lock, and too few of its replicas have it.
+    pub(crate) fn lacks_replicas(&self) -> bool {
+        let lacks = |outcome: &NodeOutcome| {
+            matches!(
+                outcome,
+                NodeOutcome::Failed(NodeError::NotReplicated { .. })
+            )
+        };
+        self.nodes.iter().any(|report| lacks(&report.outcome))
+    }
+
     /// Returns the time until the lock expires unless it is renewed: the shortest time that a node
     /// reported. `None` if no node reported one, or if the lock has no TTL.
     #[must_use]

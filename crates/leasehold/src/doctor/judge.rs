@@ -874,7 +874,10 @@ fn load(server: &ServerFacts, _: &Context) -> Verdict {
     let executed = server.growth("total_commands_processed");
     let per_second = |n: u64| n as f64 / server.interval.as_secs_f64().max(0.001);
     let operations = executed.map_or(String::new(), |n| {
-        format!(", {:.0} commands/s with those of this examination", per_second(n))
+        format!(
+            ", {:.0} commands/s with those of this examination",
+            per_second(n)
+        )
     });
     let seen = format!("{:.0} % of a processor{operations}", part * 100.0);
     match part > LOAD_WARN {

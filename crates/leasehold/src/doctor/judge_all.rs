@@ -361,7 +361,10 @@ fn quorum(facts: &[Facts], context: &Context) -> Verdict {
     };
     if voting.len() < needed {
         // Those that will vote without a change, the first to do so in front.
-        let mut later: Vec<_> = silent.iter().filter_map(|(_, votes_in)| *votes_in).collect();
+        let mut later: Vec<_> = silent
+            .iter()
+            .filter_map(|(_, votes_in)| *votes_in)
+            .collect();
         later.sort_unstable();
         if let Some(last) = later.get(needed - voting.len() - 1) {
             return fail(
@@ -373,8 +376,9 @@ fn quorum(facts: &[Facts], context: &Context) -> Verdict {
                 "wait; if the servers are new, run `leasehold init --assume-fresh`",
             );
         }
-        let (_, never): (Vec<_>, Vec<_>) =
-            silent.into_iter().partition(|(_, votes_in)| votes_in.is_some());
+        let (_, never): (Vec<_>, Vec<_>) = silent
+            .into_iter()
+            .partition(|(_, votes_in)| votes_in.is_some());
         return fail(
             format!(
                 "{} of {all} nodes vote, and a majority is {needed}; missing: {}",

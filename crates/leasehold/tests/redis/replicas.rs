@@ -154,6 +154,24 @@ async fn a_hand_over_counts_when_replicas_have_it() {
     }
 }
 
+/// A waiter that cannot have the lock does not keep it from those behind it, who need fewer replicas.
+#[tokio::test]
+async fn a_waiter_without_replicas_lets_others_pass() {
+    let mut servers = replicated(2, &[]);
+    let (two, one) = (client(&servers, 2).await, client(&servers, 1).await);
+    lock(&two, "x").await.release().await;
+    let held = lock(&client(&servers, 1).await, "x").await;
+    let first = in_line(brief(&two, "x")).await;
+    let second = in_line(brief(&one, "x")).await;
+    servers[2].stop();
+    held.release().await;
+    // The node grants it to the first, which waits for its replicas in vain, and leaves.
+    lease_of(second).await.release().await;
+    assert!(!first.is_finished());
+    servers[2].resume();
+    assert_eq!(lease_of(first).await.release().await, Released::Released);
+}
+
 /// Providers forbid WAIT, and old servers and imitations do not have it. The error says so at once,
 /// also of a call that would wait.
 #[tokio::test]

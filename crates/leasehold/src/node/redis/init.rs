@@ -155,10 +155,7 @@ pub(crate) async fn votes_in(
         asked.spawn(async move {
             let keys = Keys::new(&settings.prefix);
             let server = Server::reach(target, &settings, &keys).await;
-            (
-                index,
-                server.map(|server| server.votes_in(&settings)),
-            )
+            (index, server.map(|server| server.votes_in(&settings)))
         });
     }
     let mut answered = 0;
