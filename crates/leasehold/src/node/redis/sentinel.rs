@@ -13,7 +13,8 @@
 //!
 //! Nothing here subscribes to the events of sentinels. A failover breaks the connections to the old
 //! master, or makes it answer READONLY, or shows in the identity that links ask for every second; each
-//! of these leads to a new connection, and so here.
+//! of these leads to a new connection, and so here. With that identity, the sentinels are asked, too,
+//! whether the master is another one by now (`Session::look_out`).
 
 mod url;
 

@@ -10,6 +10,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use redis::{Pipeline, Value};
+use tokio::task::JoinSet;
 
 use super::bells::{Bells, Subscription};
 use super::connection::Connection;
@@ -20,12 +21,11 @@ use super::scripts::{self, KeyForm, Scripts};
 use super::set::{SET_KEY, Set, scoped};
 use super::target::{Pushes, Target};
 use crate::base::clock::{Clock, Moment};
-use crate::node::NodeError;
-use crate::node::NodeSettings;
 use crate::node::link::{
     Aftermath, Handshake, Memory, Native, Quarantine, Sent, Sharing, Transport, Unit,
 };
 use crate::node::rules::Constants;
+use crate::node::{NodeError, NodeSettings, VERIFY_AFTER};
 
 /// How often a server is looked at again on which another client may be recording its set.
 const FIRST_CONTACT_PAUSE: Duration = Duration::from_millis(20);
@@ -75,6 +75,9 @@ pub(super) struct Session {
     /// The roster's generation at which the node was admitted.
     admitted_at: u64,
     epoch: Epoch,
+    /// The server. With sentinels, they are asked whether it is still the master.
+    target: Target,
+    lookout: JoinSet<bool>,
     /// `None`: the server cannot notify waiters, which only poll.
     _subscription: Option<Subscription>,
     _place: Place,
@@ -303,6 +306,33 @@ fn probe(pipeline: &mut Pipeline, keys: &Keys) {
     pipeline.cmd("MGET").arg(&keys.epoch).arg(&keys.set);
 }
 
+impl Session {
+    /// Asks the sentinels, if there are any, whether the server is still the master.
+    ///
+    /// In a failover that an operator began, the old master goes on granting and renewing locks for
+    /// about ten seconds after a replica was promoted: only then do the sentinels demote it. A restart
+    /// guard may be over by then.
+    fn look_out(&mut self, clock: &Clock) {
+        if self.target.follows_failovers() && self.lookout.is_empty() {
+            let (target, clock) = (self.target.clone(), clock.clone());
+            self.lookout.spawn(async move {
+                loop {
+                    match target.is_replaced().await {
+                        Ok(is_replaced) => return is_replaced,
+                        // They do not agree: a failover may be under way.
+                        Err(_) => clock.sleep(VERIFY_AFTER).await,
+                    }
+                }
+            });
+        }
+    }
+
+    /// Whether the sentinels have named another master.
+    fn is_replaced(&mut self) -> bool {
+        matches!(self.lookout.try_join_next(), Some(Ok(true)))
+    }
+}
+
 impl Epoch {
     /// Reads the replies to a [`probe`]: an error if the server has another memory by now.
     fn check(&self, probed: &[Value]) -> Result<(), NodeError> {
@@ -347,8 +377,12 @@ impl Transport for Connector {
             let timed_out = NodeError::Unreachable {
                 why: "timed out".into(),
             };
-            let opening = self.target.open_pushing(Arc::downgrade(&self.bells));
-            let (connection, pushes) = tokio::time::timeout(self.timeout, opening)
+            let opening = async {
+                let target = self.target.found().await?;
+                let opened = target.open_pushing(Arc::downgrade(&self.bells)).await?;
+                Ok((target, opened))
+            };
+            let (target, (connection, pushes)) = tokio::time::timeout(self.timeout, opening)
                 .await
                 .map_err(|_| timed_out)??;
             let verified = self.clock.now();
@@ -364,6 +398,8 @@ impl Transport for Connector {
                 run_id: server.run_id,
                 admitted_at,
                 epoch,
+                target,
+                lookout: JoinSet::new(),
                 _subscription: subscribed.then(|| Subscription::new(&self.bells)),
                 _place: place,
             };
@@ -392,6 +428,9 @@ impl Transport for Connector {
     }
 
     fn is_admitted(&self, session: &mut Session) -> bool {
+        if session.is_replaced() {
+            return false;
+        }
         let generation = self.roster.generation();
         if generation != session.admitted_at {
             session.admitted_at = generation;
@@ -407,6 +446,9 @@ impl Transport for Connector {
         cap: u64,
         verify: Option<Moment>,
     ) -> Sent<Vec<Value>> {
+        if verify.is_some() {
+            session.look_out(&self.clock);
+        }
         let scripts = &session.epoch.scripts;
         Box::pin(session.connection.send(|output| {
             let mut count = 0;

@@ -37,7 +37,6 @@ pub(super) enum Place {
     /// Where the sentinels say. It is asked for again for each connection.
     Service(Arc<Service>),
     /// Where the sentinels said once.
-    #[cfg(feature = "doctor")]
     Found(Box<ConnectionInfo>, Arc<Service>),
 }
 
@@ -156,7 +155,6 @@ impl Target {
 
     /// The server that the sentinels name now, also after a failover: several connections then lead to
     /// the same server.
-    #[cfg(feature = "doctor")]
     pub(super) async fn found(&self) -> Result<Self, NodeError> {
         let mut found = self.clone();
         if let Place::Service(service) = &self.place {
@@ -164,6 +162,17 @@ impl Target {
             found.place = Place::Found(Box::new(master), Arc::clone(service));
         }
         Ok(found)
+    }
+
+    /// Whether the sentinels name another server than this one, which they have named once.
+    pub(super) async fn is_replaced(&self) -> Result<bool, NodeError> {
+        match &self.place {
+            Place::Found(info, service) => {
+                let master = service.find_master(&self.tls).await?;
+                Ok(master.addr() != info.addr())
+            }
+            Place::Fixed(_) | Place::Service(_) => Ok(false),
+        }
     }
 
     /// What the sentinels say. `None` without sentinels.
@@ -185,7 +194,6 @@ impl Target {
                 let master = service.find_master(&self.tls).await?;
                 Ok(Cow::Owned(master))
             }
-            #[cfg(feature = "doctor")]
             Place::Found(info, _) => Ok(Cow::Borrowed(info)),
         }
     }
@@ -212,7 +220,6 @@ impl Target {
         match &self.place {
             Place::Fixed(_) => Ok(()),
             Place::Service(service) => service.verify(info.addr(), connection).await,
-            #[cfg(feature = "doctor")]
             Place::Found(_, service) => service.verify(info.addr(), connection).await,
         }
     }

@@ -4,6 +4,8 @@ use std::io;
 
 use tokio::net::TcpStream;
 
+#[cfg(all(feature = "tls", feature = "doctor"))]
+use super::connection::Connection;
 use super::stream::Bytes;
 use crate::node::NodeSettings;
 
@@ -72,7 +74,6 @@ impl TlsClient {
         use rustls::client::WebPkiServerVerifier;
         use rustls::client::danger::ServerCertVerifier;
         use rustls::pki_types::{ServerName, UnixTime};
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
         /// A certificate that is valid for longer is not looked at further.
         const FAR: std::time::Duration = std::time::Duration::from_secs(100 * 366 * 24 * 3600);
@@ -83,16 +84,18 @@ impl TlsClient {
         let stream = TcpStream::connect((host, port)).await;
         let stream = stream.map_err(|error| error.to_string())?;
         let stream = connector.connect(name.clone(), stream).await;
-        let mut stream = stream.map_err(|error| error.to_string())?;
-        // A server that has not looked at the connection before it is closed counts it as rejected.
-        let asked = stream.write_all(b"PING\r\n").await;
-        asked.map_err(|error| error.to_string())?;
-        let answered = stream.read(&mut [0; 64]).await;
-        answered.map_err(|error| error.to_string())?;
+        let stream = stream.map_err(|error| error.to_string())?;
         let (_, session) = stream.get_ref();
-        let Some([own, others @ ..]) = session.peer_certificates() else {
+        let sent = session.peer_certificates().map(<[_]>::to_vec);
+        let Some([own, others @ ..]) = sent.as_deref() else {
             return Err("the server sent no certificate".into());
         };
+        // A connection that is closed before the server has looked at it counts as rejected there.
+        let mut ping = redis::Pipeline::new();
+        ping.cmd("PING");
+        let answered = Connection::new(Box::new(stream), std::sync::Weak::new());
+        let answered = answered.exchange(&ping).await;
+        answered.map_err(|error| error.to_string())?;
         let verifier = WebPkiServerVerifier::builder(std::sync::Arc::clone(roots)).build();
         let verifier = verifier.map_err(|error| error.to_string())?;
         // Asks until when the certificates can be verified: an error names the first that ends.
