@@ -94,6 +94,8 @@ pub(crate) struct Commands {
     pub(crate) denied: Vec<String>,
     /// Commands that the server does not know, for example because they were renamed.
     pub(crate) unknown: Vec<String>,
+    /// The user may not use WAIT, or the server does not know it. Looked at if locks prefer replicas.
+    pub(crate) no_wait: bool,
     /// Why the server refuses writes of any user.
     pub(crate) refused: Option<NodeError>,
 }

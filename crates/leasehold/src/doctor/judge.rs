@@ -13,6 +13,8 @@ const CERTIFICATE_WARN: Duration = Duration::from_secs(30 * 24 * 3600);
 const CERTIFICATE_FAIL: Duration = Duration::from_secs(3 * 24 * 3600);
 /// A replica that is further behind is a warning.
 const MAX_LAG_S: u64 = 1;
+/// A replica that was not heard of for longer acknowledges nothing now.
+const MAX_SILENCE_S: u64 = 2;
 /// How many replicas are looked at.
 const MAX_REPLICAS: u64 = 1000;
 /// Parts of the memory that are a warning, and a failure.
@@ -248,7 +250,8 @@ impl ServerFacts {
             && self.scripts.is_ok()
             && commands.denied.is_empty()
             && commands.unknown.is_empty()
-            && commands.refused.is_none();
+            && commands.refused.is_none()
+            && lacks_replicas(&self.after, context.replicas).is_none();
         let p50 = percentile(&self.latency, 50).unwrap_or_default();
         let in_time = too_slow(p50, context.node_timeout, context.connect_timeout).is_none();
         (works && in_time).then_some(record.votes_in)
@@ -380,9 +383,7 @@ fn replicas(server: &ServerFacts, context: &Context) -> Verdict {
     let Some(count) = info.number::<u64>("connected_slaves") else {
         return hidden("connected_slaves");
     };
-    let slaves =
-        (0..count.min(MAX_REPLICAS)).filter_map(|index| info.text(&format!("slave{index}")));
-    let slaves: Vec<_> = slaves.collect();
+    let slaves = slaves(info);
     let seen = match count {
         0 => "no replicas".to_owned(),
         1 => "1 replica".to_owned(),
@@ -390,14 +391,19 @@ fn replicas(server: &ServerFacts, context: &Context) -> Verdict {
     };
     let required = context.replicas.filter(|_| !server.is_replica());
     if let Some(replicas) = required {
-        let is_loading = |slave: &&&str| Info::part(slave, "state").is_some_and(|s| s != "online");
-        let loading = slaves.iter().filter(is_loading).count() as u64;
-        let seen = match loading {
+        let ready = ready_replicas(info).unwrap_or(count);
+        let seen = match count.saturating_sub(ready) {
             0 => seen.clone(),
-            loading => format!("{seen}, {loading} of which cannot acknowledge locks yet"),
+            others => format!("{seen}, {others} of which cannot acknowledge locks now"),
         };
-        if let Some(shortfall) = shortfall(&seen, count.saturating_sub(loading), replicas) {
+        if let Some(shortfall) = shortfall(&seen, ready, replicas) {
             return shortfall;
+        }
+        if server.commands.no_wait {
+            return warn(
+                "the server does not execute WAIT for this user: it is never known which locks replicas have",
+                "grant the user +wait, or do not use `prefer_replicas`",
+            );
         }
     }
     if count == 0 {
@@ -428,6 +434,43 @@ fn replicas(server: &ServerFacts, context: &Context) -> Verdict {
     }
 }
 
+/// What a master shows of its replicas.
+fn slaves(info: &Info) -> Vec<&str> {
+    let count = info.number("connected_slaves").unwrap_or(0);
+    let slaves = (0..MAX_REPLICAS.min(count)).map(|index| info.text(&format!("slave{index}")));
+    slaves.flatten().collect()
+}
+
+/// How many replicas can acknowledge locks now: those that follow the master, and were heard of
+/// lately. (They report every second.) `None` if the server does not show it.
+fn ready_replicas(info: &Info) -> Option<u64> {
+    let count = info.number::<u64>("connected_slaves")?;
+    let is_ready = |slave: &&str| {
+        let lag = Info::part(slave, "lag").and_then(|lag| lag.parse::<u64>().ok());
+        Info::part(slave, "state").is_none_or(|state| state == "online")
+            && lag.is_none_or(|lag| lag <= MAX_SILENCE_S)
+    };
+    let slaves = slaves(info);
+    let others = slaves.len()
+        - slaves
+            .iter()
+            .copied()
+            .filter(|slave| is_ready(slave))
+            .count();
+    Some(count.saturating_sub(others as u64))
+}
+
+/// The error of each vote of a server, if too few replicas would acknowledge it.
+pub(crate) fn lacks_replicas(info: &Info, replicas: Option<Replicas>) -> Option<NodeError> {
+    let Replicas { wanted, otherwise } = replicas?;
+    let acked = u32::try_from(ready_replicas(info)?).unwrap_or(u32::MAX);
+    (otherwise == Shortfall::Refuse && acked < wanted).then_some(NodeError::NotReplicated {
+        acked,
+        wanted,
+        error: None,
+    })
+}
+
 /// Too few replicas can acknowledge locks.
 fn shortfall(seen: &str, online: u64, replicas: Replicas) -> Option<Verdict> {
     let wanted = replicas.wanted;
@@ -437,7 +480,7 @@ fn shortfall(seen: &str, online: u64, replicas: Replicas) -> Option<Verdict> {
     let remedy = "bring the missing replicas back, or use a smaller number in all clients";
     Some(match replicas.otherwise {
         Shortfall::Refuse => fail(
-            format!("{seen}, and `replicas` is {wanted}: no lock can be acquired"),
+            format!("{seen}, and `replicas` is {wanted}: the node grants no lock"),
             remedy,
         ),
         Shortfall::Warn => warn(

@@ -31,7 +31,7 @@ use crate::node::NodeError;
 
 pub use check::Check;
 pub(crate) use info::Info;
-pub(crate) use judge::{name_and_version, too_slow};
+pub(crate) use judge::{lacks_replicas, name_and_version, too_slow};
 pub(crate) use judge_all::findings;
 pub use measure::{Measurement, Pace, Spread};
 

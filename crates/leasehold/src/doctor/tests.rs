@@ -586,7 +586,7 @@ fn replicas_that_locks_need() {
         online,
         "slave1:ip=i,state=online,lag=9",
     ];
-    let refused = "1 replica, and `replicas` is 2: no lock can be acquired";
+    let refused = "1 replica, and `replicas` is 2: the node grants no lock";
     for (changed, wanted, otherwise, status, says) in [
         (
             &two[..],
@@ -609,13 +609,20 @@ fn replicas_that_locks_need() {
             Status::Fail,
             "2 replicas, and `replicas` is 3",
         ),
-        (&late, 2, Refuse, Status::Warn, "9 s behind"),
+        (&late, 1, Refuse, Status::Warn, "9 s behind"),
+        (
+            &late,
+            2,
+            Refuse,
+            Status::Fail,
+            "1 of which cannot acknowledge",
+        ),
         (
             &loading,
             2,
             Refuse,
             Status::Fail,
-            "1 of which cannot acknowledge locks yet",
+            "1 of which cannot acknowledge locks now",
         ),
         (
             &loading,
@@ -662,6 +669,9 @@ fn replicas_that_locks_need() {
             ..context(1)
         };
         let found = findings(&[Facts::Server(Ok(Box::new(server)))], &context);
+        let votes = of(&found, Check::Quorum).status != Status::Fail;
+        let is_master = changed != ["role:slave"];
+        assert_eq!(votes, is_master && status != Status::Fail, "{changed:?}");
         let found = of(&found, Check::Replicas);
         assert_eq!(found.status, status, "{changed:?}: {found:?}");
         assert!(found.seen.contains(says), "{changed:?}: {found:?}");
@@ -828,7 +838,7 @@ fn faults_of_several_servers() {
             Check::Quorum,
             |all| all[0].record = Err(NodeError::Unanswered),
             Warn,
-            "n0 does not",
+            "without n0",
         ),
         (
             Check::Quorum,

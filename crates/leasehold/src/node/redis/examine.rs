@@ -20,7 +20,7 @@ use crate::base::name::{Name, shown};
 use crate::doctor::facts::{
     Address, ClockSample, Commands, Glance, Locks, Record, ServerFacts, Slow,
 };
-use crate::doctor::{Info, NodeFacts, name_and_version};
+use crate::doctor::{Info, NodeFacts, lacks_replicas, name_and_version};
 use crate::node::{
     Claim, Listener, Mode, News, NodeError, NodeSettings, Notifier, Replicas, Shortfall,
 };
@@ -49,6 +49,8 @@ const SETTINGS: [&str; 6] = [
     "slowlog-log-slower-than",
     "slowlog-max-len",
 ];
+/// The permission that only `replicas` and `prefer_replicas` need.
+const WAIT: &str = "+wait";
 /// A script that does nothing.
 const NOTHING: &str = "return 1";
 
@@ -137,6 +139,7 @@ pub(crate) async fn glance(target: &Target, settings: &NodeSettings) -> Result<G
     };
     if let Some((record, _)) = &record {
         probe.refusal(record, settings).await?;
+        lacks_replicas(&info, settings.replicas).map_or(Ok(()), Err)?;
     }
     let set = record.as_ref().and_then(|(record, _)| record.set.clone());
     let run_id = info.text("run_id").filter(|_| record.is_some());
@@ -349,6 +352,7 @@ impl<'t> Probe<'t> {
             denied,
             unknown,
             refused,
+            ..
         } = self.commands(settings).await?;
         if let Some(error) = refused {
             return Err(error);
@@ -402,10 +406,9 @@ impl<'t> Probe<'t> {
             // No script has this digest.
             ("+evalsha", vec!["EVALSHA", &absent, "0"]),
         ];
-        let is_required = |replicas: Replicas| replicas.otherwise == Shortfall::Refuse;
-        if settings.replicas.is_some_and(is_required) {
+        if settings.replicas.is_some() {
             // For no replica, so this waits for none.
-            probes.push(("+wait", vec!["WAIT", "0", "1"]));
+            probes.push((WAIT, vec!["WAIT", "0", "1"]));
         }
         let mut pipeline = Pipeline::new();
         for (_, words) in &probes {
@@ -441,6 +444,10 @@ impl<'t> Probe<'t> {
         }
         let replies = self.exchange(&pipeline).await?;
         let mut commands = Commands::default();
+        let is_optional = |what: &str| {
+            let prefers = |replicas: Replicas| replicas.otherwise == Shortfall::Warn;
+            what == WAIT && settings.replicas.is_some_and(prefers)
+        };
         let add = |to: &mut Vec<String>, what: &str| {
             if !to.iter().any(|known| known == what) {
                 to.push(what.to_owned());
@@ -451,6 +458,7 @@ impl<'t> Probe<'t> {
                 continue;
             };
             match server_error(&error) {
+                _ if is_optional(what) => commands.no_wait = true,
                 NodeError::NoPermission { why } => {
                     // The texts of Redis 6, 7 and later. A user may have any name.
                     let keys = ["access one of the keys", "access a key", "access the '"];
