@@ -9,7 +9,7 @@ use leasehold::{
 };
 
 use crate::config;
-use crate::report::short;
+use crate::report::{exact, short};
 use crate::subject;
 
 /// The message for an error, with the next step on a separate line.
@@ -277,12 +277,12 @@ fn invalid(invalid: &Invalid) -> String {
         } => format!(
             "{} {} must be between {} and {}",
             flag(option),
-            short(*value),
-            short(*min),
-            short(*max)
+            exact(*value),
+            exact(*min),
+            exact(*max)
         ),
         Invalid::TtlBeyondGuard { ttl, guard, .. } => {
-            let (ttl, guard) = (exact(*ttl), short(*guard));
+            let (ttl, guard) = (exact(*ttl), exact(*guard));
             format!(
                 "--ttl {ttl} is longer than the restart guard of {guard}\nnext: use a shorter --ttl, or \
                  change the guard on all nodes with `leasehold init --replace --restart-guard {ttl}`, \
@@ -319,12 +319,6 @@ fn invalid(invalid: &Invalid) -> String {
         Invalid::Node { node, error, .. } => format!("node {node}: {}", node_error(error)),
         invalid => invalid.to_string(),
     }
-}
-
-/// A duration as an argument: not rounded, and one word.
-fn exact(duration: Duration) -> String {
-    let text = humantime::format_duration(duration).to_string();
-    text.replace(' ', "")
 }
 
 /// The command-line option for an option of the library.

@@ -17,7 +17,7 @@ use super::columns::{Column, MIN_HEIGHT, MIN_WIDTH, columns};
 use super::renewal::Renews;
 use super::row::{Order, Row};
 use super::text::{count, duration, fit, fit_both};
-use crate::report::{short, visible};
+use crate::report::{exact, short, visible};
 use crate::show::left_text;
 
 /// How many lines of the table there are at least: with less space, the nodes get one line.
@@ -138,7 +138,7 @@ fn title(app: &App, theme: Theme, width: u16, now: Instant) -> Paragraph<'static
     let age = app.read_at.map(|at| now.saturating_duration_since(at));
     let pace = match app.is_paused {
         true => "paused".to_owned(),
-        false => format!("every {}", short(app.interval)),
+        false => format!("every {}", exact(app.interval)),
     };
     let is_old = age.is_some_and(|age| age > app.interval * 2 + Duration::from_secs(3));
     let data = match age {
