@@ -6,6 +6,7 @@ use leasehold::doctor::NodeState;
 use leasehold::{Name, Sighting};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::columns::{MIN_HEIGHT, MIN_WIDTH};
 use super::renewal::Renewals;
 use super::row::{Filter, Order, Row};
 use crate::break_lock::consequences;
@@ -125,6 +126,8 @@ pub(super) struct App {
     pub(super) notice: Option<Vec<String>>,
     /// A lock is being broken.
     pub(super) is_busy: bool,
+    /// Nothing but a message fits on the screen.
+    pub(super) is_too_small: bool,
 }
 
 impl App {
@@ -149,6 +152,16 @@ impl App {
             mode: Mode::List,
             notice: None,
             is_busy: false,
+            is_too_small: false,
+        }
+    }
+
+    /// Takes in the size of the screen. On one that is too small, the user would confirm what is not
+    /// visible.
+    pub(super) fn resize(&mut self, width: u16, height: u16) {
+        self.is_too_small = width < MIN_WIDTH || height < MIN_HEIGHT;
+        if self.is_too_small && matches!(self.mode, Mode::Confirm(_)) {
+            self.mode = Mode::List;
         }
     }
 
@@ -265,7 +278,9 @@ impl App {
     /// Takes in a text that was pasted. It is never a command: it could contain the keys that break
     /// a lock.
     pub(super) fn paste(&mut self, text: &str) {
-        if let Mode::Filter = self.mode {
+        if let Mode::Filter = self.mode
+            && !self.is_too_small
+        {
             let text: String = text.chars().filter(|c| !c.is_control()).collect();
             self.set_filter(format!("{}{text}", self.filter.text()));
         }
@@ -276,6 +291,8 @@ impl App {
         match key.code {
             KeyCode::Char('c') if control => return Effect::Quit,
             KeyCode::Char('z') if control => return Effect::Suspend,
+            KeyCode::Char('q') if self.is_too_small && !control => return Effect::Quit,
+            _ if self.is_too_small => return Effect::Nothing,
             KeyCode::Char('l') if control => return Effect::Redraw,
             _ => {}
         }

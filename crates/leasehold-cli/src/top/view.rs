@@ -70,7 +70,8 @@ impl Theme {
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, theme: &Theme, now: Instant) {
     let area = frame.area();
-    if area.width < MIN_WIDTH || area.height < MIN_HEIGHT {
+    app.resize(area.width, area.height);
+    if app.is_too_small {
         let text = format!(
             "{} x {} is too small: leasehold top needs {MIN_WIDTH} x {MIN_HEIGHT}. q quits.",
             area.width, area.height

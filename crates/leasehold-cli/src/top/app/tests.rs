@@ -279,6 +279,30 @@ fn a_lock_is_broken_only_after_confirmation() {
     }
 }
 
+/// On a screen that shows nothing, nobody can see what a key does.
+#[test]
+fn only_quitting_works_on_a_screen_that_is_too_small() {
+    for (width, height) in [(39, 8), (40, 7)] {
+        for keys in ["", "b", "d", "?", "/"] {
+            let mut app = app(&THREE);
+            app.press(keys);
+            app.resize(width, height);
+            assert!(!matches!(app.mode, Mode::Confirm(_)), "closed");
+            assert_eq!(app.press("by\n"), Effect::Nothing);
+            assert_eq!(app.press("\x1bprs+"), Effect::Nothing);
+            app.paste("x");
+            assert_eq!(app.filter.text(), "");
+            assert_eq!(app.control('l'), Effect::Nothing);
+            assert_eq!(app.control('z'), Effect::Suspend);
+            assert_eq!(app.control('c'), Effect::Quit);
+            assert_eq!(app.press("q"), Effect::Quit);
+            assert_eq!((app.order, app.is_paused), (Order::Age, false));
+            app.resize(40, 8);
+            assert!(!matches!(app.mode, Mode::Confirm(_)), "still closed");
+        }
+    }
+}
+
 #[test]
 fn one_of_several_readers_is_chosen() {
     let nodes = [MemoryNode::new("a:1")];
