@@ -110,7 +110,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, theme: &Theme, now: Ins
         .collect();
     frame.render_widget(Paragraph::new(problems), below);
     frame.render_widget(footer(app, *theme, width), bottom);
-    dialog::draw(frame, app, *theme);
+    dialog::draw(frame, app, *theme, now);
 }
 
 /// A text in lines of at most this width, broken at spaces where possible.
@@ -142,11 +142,7 @@ fn title(app: &App, theme: Theme, width: u16, now: Instant) -> Paragraph<'static
         false => format!("every {}", exact(app.interval)),
     };
     let is_old = age.is_some_and(|age| age > app.interval * 2 + Duration::from_secs(3));
-    let data = match age {
-        None => "no data yet".to_owned(),
-        // Whole seconds, so that the line is calm.
-        Some(age) => format!("data {} old", short(Duration::from_secs(age.as_secs()))),
-    };
+    let data = age.map_or("no data yet".to_owned(), age_text);
     let right = format!("{pace}, {data}");
     let left = format!("leasehold top  {locks}, {waiters}");
     let left = match left.width() + right.width() < usize::from(width) {
@@ -163,6 +159,11 @@ fn title(app: &App, theme: Theme, width: u16, now: Instant) -> Paragraph<'static
         Span::raw(" ".repeat(space.max(1))),
         Span::styled(right, style),
     ]))
+}
+
+fn age_text(age: Duration) -> String {
+    // Whole seconds, so that the line is calm.
+    format!("data {} old", short(Duration::from_secs(age.as_secs())))
 }
 
 /// The table of locks. Only the lines that are visible are made.

@@ -46,6 +46,14 @@ pub(in crate::top) fn rows(locks: &[Lock<'_>]) -> Vec<Row> {
         let (_, _, _, age, left, _) = lock.expect("it was set");
         row.age = Some(Duration::from_secs(*age));
         row.left = Some(Duration::from_secs(*left));
+        for seen in row
+            .inspection
+            .nodes
+            .iter_mut()
+            .filter_map(|(_, seen)| seen.as_mut().ok())
+        {
+            seen.iter_mut().for_each(|seen| seen.remaining = row.left);
+        }
         row.token = Some(1_700_000_000_000_000 + age);
     }
     rows
@@ -277,6 +285,26 @@ fn a_lock_is_broken_only_after_confirmation() {
         let effect = app.press(keys);
         assert_eq!(matches!(effect, Effect::Break(_)), is_confirmed, "{keys:?}");
     }
+}
+
+/// The dialog shows its holder as it was seen last.
+#[test]
+fn a_dialog_follows_its_holder() {
+    let mut app = app(&THREE);
+    app.press("jb");
+    let at = |app: &App| match &app.mode {
+        Mode::Confirm(confirm) => confirm.at,
+        mode => panic!("{mode:?}"),
+    };
+    app.update(Update::Locks(Ok(Locks {
+        rows: app.rows.clone(),
+        ..seen(&[])
+    })));
+    assert_eq!(Some(at(&app)), app.read_at);
+    let mut later = THREE;
+    later[0].5 = "999";
+    app.update(Update::Locks(Ok(seen(&later))));
+    assert!(Some(at(&app)) < app.read_at);
 }
 
 /// On a screen that shows nothing, nobody can see what a key does.
