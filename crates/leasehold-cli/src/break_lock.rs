@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use leasehold::node::NodeError;
 use leasehold::{Client, Error, Inspection, LockState, Sighting};
@@ -91,6 +92,11 @@ async fn carry_out(
 /// What was broken, and who held it.
 fn done(inspection: &Inspection, lock: &Sighting) -> String {
     let (what, who) = (what(inspection), messages::holder_name(&lock.holder));
+    if lock.holder.result.is_some() {
+        return format!(
+            "deleted the stored result {what} of {who}; the next caller runs the command again"
+        );
+    }
     match lock.holder.kept {
         false => match inspection.permit {
             None => format!("broke the lock {what} of {who}"),
@@ -228,8 +234,9 @@ fn confirm(inspection: &Inspection, lock: &Sighting) -> Result<(), Failure> {
     let mut out = std::io::stderr().lock();
     write!(
         out,
-        "{}. Break the lock? [y/N] ",
-        consequences(inspection, lock)
+        "{}. {} [y/N] ",
+        consequences(inspection, lock),
+        question(lock)
     )?;
     out.flush()?;
     let mut answer = String::new();
@@ -242,14 +249,37 @@ fn confirm(inspection: &Inspection, lock: &Sighting) -> Result<(), Failure> {
 
 /// Who holds the lock, and what it means to break it. Without a full stop at the end.
 pub(crate) fn consequences(inspection: &Inspection, lock: &Sighting) -> String {
-    let expires = lock.remaining.map_or("it has no TTL".to_owned(), |left| {
-        format!("expires in {} unless renewed", short(left))
-    });
+    let (renewed, effect) = match (&lock.holder.result, lock.holder.kept) {
+        (Some(_), _) => (
+            "",
+            "The stored result is deleted, and the next caller runs the command again",
+        ),
+        (None, true) => (
+            "",
+            "The holder has released it, so breaking it stops nobody",
+        ),
+        (None, false) => (
+            " unless renewed",
+            "If the holder is still running, only tokens protect its data until it stops",
+        ),
+    };
+    let expires = match lock.remaining {
+        None => "it has no TTL".to_owned(),
+        Some(Duration::ZERO) => format!("expired{renewed}"),
+        Some(left) => format!("expires in {}{renewed}", short(left)),
+    };
     format!(
-        "{} is {}; {expires} (owner {}).\nIf the holder is still running, only tokens protect its data \
-         until it stops",
+        "{} is {}; {expires} (owner {}).\n{effect}",
         what(inspection),
         messages::lock_held_by(lock),
         lock.owner_id()
     )
+}
+
+/// What the user is asked.
+pub(crate) fn question(lock: &Sighting) -> &'static str {
+    match lock.holder.result {
+        None => "Break the lock?",
+        Some(_) => "Delete the stored result?",
+    }
 }

@@ -36,7 +36,19 @@ pub(crate) async fn doctor(args: Doctor) -> Outcome {
     let is_reachable = report.is_reachable();
     let measured = match args.measure {
         // The findings say what is wrong. A measurement would only fail.
-        Some(duration) if is_reachable => Some(builder()?.measure(duration).await),
+        Some(duration) if is_reachable => {
+            let measured = builder()?.measure(duration).await;
+            Some(measured.map_err(|error| Failure {
+                text: messages::error_without_wait(&error),
+                ..Failure::from(error)
+            }))
+        }
+        _ => None,
+    };
+    let left_out = "left out, because no majority can be reached";
+    let measure_error = match &measured {
+        Some(Err(failure)) => Some(&*failure.text),
+        None if args.measure.is_some() => Some(left_out),
         _ => None,
     };
     let text = match args.output {
@@ -51,16 +63,19 @@ pub(crate) async fn doctor(args: Doctor) -> Outcome {
             let measured = measured
                 .as_ref()
                 .and_then(|measured| measured.as_ref().ok());
-            let text = json(&ReportJson::of(&report, &accepted, measured))?;
-            format!("{text}\n")
+            let report = ReportJson {
+                measured: measured.map(MeasurementJson::of),
+                measure_error,
+                ..ReportJson::of(&report.findings, &report, &accepted)
+            };
+            json(&report)? + "\n"
         }
     };
     print(&text)?;
     if args.measure.is_some() && !is_reachable {
-        print_message("warning: --measure: left out, because no majority can be reached");
+        print_message(format!("warning: --measure: {left_out}"));
     }
-    if let Some(Err(error)) = measured {
-        let mut failure = Failure::from(error);
+    if let Some(Err(mut failure)) = measured {
         failure.text = format!("--measure: {}", failure.text);
         // A check has found the cause.
         if severity(&report, &accepted) == "fail" {
@@ -71,7 +86,8 @@ pub(crate) async fn doctor(args: Doctor) -> Outcome {
     Ok(code)
 }
 
-/// Examines repeatedly. Prints the first report, and then what changes.
+/// Examines repeatedly. Prints the first report, and then what changes. In JSON, each examination is an
+/// object, so that a reader can tell that nothing changes.
 async fn watch(
     args: &Doctor,
     pause: Duration,
@@ -84,27 +100,16 @@ async fn watch(
         let statuses = statuses(&report);
         let text = match (&known, args.output) {
             (None, ReportFormat::Table) => page(&report, &accepted, args.verbose),
-            (None, ReportFormat::Json) => json(&ReportJson::of(&report, &accepted, None))? + "\n",
-            (Some(known), format) => {
+            (Some(known), ReportFormat::Table) => {
                 let changed = changes(known, &report);
-                match format {
-                    _ if changed.is_empty() => String::new(),
-                    ReportFormat::Table => changed
-                        .iter()
-                        .map(|change| change.line(&accepted))
-                        .collect(),
-                    ReportFormat::Json => {
-                        let findings = changed.iter().map(|change| change.now.clone());
-                        let report = Changed {
-                            status: severity(&report, &accepted),
-                            nodes: report.nodes.clone(),
-                            findings: findings
-                                .map(|finding| FindingJson::of(&finding, &accepted))
-                                .collect(),
-                        };
-                        json(&report)? + "\n"
-                    }
-                }
+                changed.map(|change| change.line(&accepted)).collect()
+            }
+            (None, ReportFormat::Json) => {
+                json(&ReportJson::of(&report.findings, &report, &accepted))? + "\n"
+            }
+            (Some(known), ReportFormat::Json) => {
+                let changed = changes(known, &report).map(|change| change.now);
+                json(&ReportJson::of(changed, &report, &accepted))? + "\n"
             }
         };
         if print(&text)? == Stdout::Closed {
@@ -397,12 +402,12 @@ fn statuses(report: &Report) -> Statuses {
 }
 
 /// A finding whose status is not what it was.
-struct Change {
+struct Change<'a> {
     was: Option<Status>,
-    now: Finding,
+    now: &'a Finding,
 }
 
-impl Change {
+impl Change<'_> {
     fn line(&self, accepted: &Accepted) -> String {
         let now = humantime::format_rfc3339_seconds(SystemTime::now());
         let was = match self.was {
@@ -413,49 +418,36 @@ impl Change {
             true => String::new(),
             false => format!("\n  remedy {}", wrapped(&self.now.remedy, 9)),
         };
-        let (heading, place) = (
-            heading(&self.now, accepted.has(&self.now)),
-            place(&self.now),
-        );
+        let (heading, place) = (heading(self.now, accepted.has(self.now)), place(self.now));
         format!("{now} {heading}{place}{was}{remedy}\n")
     }
 }
 
 /// The findings whose status has changed. A finding that was not there and is fine is no change: the node
 /// answers again, which `reach` says.
-fn changes(known: &Statuses, report: &Report) -> Vec<Change> {
-    let changed = report.findings.iter().filter_map(|finding| {
+fn changes<'a>(known: &Statuses, report: &'a Report) -> impl Iterator<Item = Change<'a>> {
+    report.findings.iter().filter_map(|finding| {
         let was = known.get(&(finding.check, finding.node.clone())).copied();
         let is_new = match was {
             Some(was) => was != finding.status,
             None => finding.status >= Status::Warn,
         };
-        is_new.then(|| Change {
-            was,
-            now: finding.clone(),
-        })
-    });
-    changed.collect()
+        is_new.then_some(Change { was, now: finding })
+    })
 }
 
-/// The report in JSON.
+/// The report in JSON, or what has changed.
 #[derive(Serialize)]
-struct ReportJson {
-    /// The highest status of what is not accepted.
+struct ReportJson<'a> {
+    /// The highest status of what is not accepted, changed or not.
     status: &'static str,
-    nodes: Vec<String>,
+    nodes: &'a [String],
     findings: Vec<FindingJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured: Option<MeasurementJson>,
-}
-
-/// What has changed, in JSON.
-#[derive(Serialize)]
-struct Changed {
-    /// The highest status of what is not accepted, changed or not.
-    status: &'static str,
-    nodes: Vec<String>,
-    findings: Vec<FindingJson>,
+    /// Why nothing was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measure_error: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -498,28 +490,39 @@ struct SpreadJson {
     max_us: u64,
 }
 
-impl ReportJson {
-    fn of(report: &Report, accepted: &Accepted, measured: Option<&Measurement>) -> Self {
-        let findings = report.findings.iter();
+impl<'a> ReportJson<'a> {
+    fn of(
+        findings: impl IntoIterator<Item = &'a Finding>,
+        report: &'a Report,
+        accepted: &Accepted,
+    ) -> Self {
+        let findings = findings.into_iter();
         Self {
             status: severity(report, accepted),
-            nodes: report.nodes.clone(),
+            nodes: &report.nodes,
             findings: findings
                 .map(|finding| FindingJson::of(finding, accepted))
                 .collect(),
-            measured: measured.map(|measured| MeasurementJson {
-                alone: PaceJson::of(&measured.alone),
-                together: PaceJson::of(&measured.together),
-                nodes: measured
-                    .nodes
-                    .iter()
-                    .map(|(node, spread)| NodeJson {
-                        node: node.clone(),
-                        round_trip: spread.as_ref().ok().map(SpreadJson::of),
-                        error: spread.as_ref().err().map(messages::node_error),
-                    })
-                    .collect(),
-            }),
+            measured: None,
+            measure_error: None,
+        }
+    }
+}
+
+impl MeasurementJson {
+    fn of(measured: &Measurement) -> Self {
+        Self {
+            alone: PaceJson::of(&measured.alone),
+            together: PaceJson::of(&measured.together),
+            nodes: measured
+                .nodes
+                .iter()
+                .map(|(node, spread)| NodeJson {
+                    node: node.clone(),
+                    round_trip: spread.as_ref().ok().map(SpreadJson::of),
+                    error: spread.as_ref().err().map(messages::node_error),
+                })
+                .collect(),
         }
     }
 }

@@ -9,11 +9,29 @@ use leasehold::{
 };
 
 use crate::config;
-use crate::report::short;
+use crate::report::{exact, short};
 use crate::subject;
 
 /// The message for an error, with the next step on a separate line.
 pub(crate) fn error(error: &Error) -> String {
+    with_step(
+        error,
+        "wait until the nodes vote (without --no-wait, or with a longer --wait); if no lease can be in \
+         use, `leasehold init --assume-fresh` lets them vote at once",
+    )
+}
+
+/// As [`error`], for a command without options about waiting.
+pub(crate) fn error_without_wait(error: &Error) -> String {
+    with_step(
+        error,
+        "wait until the nodes vote, and run the command again; if no lease can be in use, `leasehold \
+         init --assume-fresh` lets them vote at once",
+    )
+}
+
+/// `wait` is the next step if waiting is all that is needed.
+fn with_step(error: &Error, wait: &'static str) -> String {
     let text = match error {
         Error::Held(refusal) => held(refusal),
         Error::TimedOut {
@@ -30,7 +48,7 @@ pub(crate) fn error(error: &Error) -> String {
     {
         return format!("{text}\nnext: {step}");
     }
-    match next_step(error) {
+    match next_step(error, wait) {
         Some(step) => format!("{text}\nnext: {step}"),
         None => text,
     }
@@ -277,12 +295,12 @@ fn invalid(invalid: &Invalid) -> String {
         } => format!(
             "{} {} must be between {} and {}",
             flag(option),
-            short(*value),
-            short(*min),
-            short(*max)
+            exact(*value),
+            exact(*min),
+            exact(*max)
         ),
         Invalid::TtlBeyondGuard { ttl, guard, .. } => {
-            let (ttl, guard) = (exact(*ttl), short(*guard));
+            let (ttl, guard) = (exact(*ttl), exact(*guard));
             format!(
                 "--ttl {ttl} is longer than the restart guard of {guard}\nnext: use a shorter --ttl, or \
                  change the guard on all nodes with `leasehold init --replace --restart-guard {ttl}`, \
@@ -321,12 +339,6 @@ fn invalid(invalid: &Invalid) -> String {
     }
 }
 
-/// A duration as an argument: not rounded, and one word.
-fn exact(duration: Duration) -> String {
-    let text = humantime::format_duration(duration).to_string();
-    text.replace(' ', "")
-}
-
 /// The command-line option for an option of the library.
 fn flag(option: &str) -> String {
     match option {
@@ -339,17 +351,14 @@ fn flag(option: &str) -> String {
 }
 
 /// What the user can do about an error.
-fn next_step(error: &Error) -> Option<&'static str> {
+fn next_step(error: &Error, wait: &'static str) -> Option<&'static str> {
     let refusal = match error {
         Error::NoMajority(refusal) => refusal,
         Error::Invalid(Invalid::Node { error, .. }) => return next_step_after([error]),
         _ => return None,
     };
     if votes_in(refusal).is_some() {
-        return Some(
-            "wait until the nodes vote (without --no-wait, or with a longer --wait); if no lease can be \
-             in use, `leasehold init --assume-fresh` lets them vote at once",
-        );
+        return Some(wait);
     }
     next_step_after(refusal.nodes.iter().filter_map(|node| match &node.outcome {
         NodeOutcome::Failed(error) => Some(error),

@@ -445,6 +445,27 @@ pub(crate) fn short(duration: Duration) -> String {
     }
 }
 
+/// Formats the value of an option: not rounded, and one word, which the option accepts.
+pub(crate) fn exact(duration: Duration) -> String {
+    const DAY: u64 = 24 * 3600;
+    let (days, seconds) = (duration.as_secs() / DAY, duration.as_secs() % DAY);
+    let rest = Duration::new(seconds, duration.subsec_nanos());
+    let ms = millis(rest);
+    let is_fraction = rest.subsec_nanos() > 0 && rest == Duration::from_millis(ms);
+    let rest = match seconds {
+        ..60 if is_fraction => format!("{ms}ms"),
+        0 if rest.is_zero() && days > 0 => String::new(),
+        _ => humantime::format_duration(rest)
+            .to_string()
+            .replace(' ', ""),
+    };
+    match days {
+        0 => rest,
+        1 => format!("1day{rest}"),
+        days => format!("{days}days{rest}"),
+    }
+}
+
 /// As [`short`], but rounds to the nearest second instead of down: for a period that has just
 /// started.
 pub(crate) fn nearest(duration: Duration) -> String {
@@ -492,5 +513,24 @@ mod tests {
         assert_eq!(text(4_990), "5s");
         assert_eq!(text(4_400), "4s");
         assert_eq!(text(199), "199ms");
+    }
+
+    #[test]
+    fn values_of_options_are_not_rounded() {
+        for (ms, expected) in [
+            (0, "0s"),
+            (1_900, "1900ms"),
+            (30_000, "30s"),
+            (90_500, "1m30s500ms"),
+            (86_400_000, "1day"),
+            (2 * 86_400_000 + 1, "2days1ms"),
+            (9_000 * 86_400_000 + 3_600_000, "9000days1h"),
+        ] {
+            let text = exact(Duration::from_millis(ms));
+            assert_eq!(text, expected);
+            let read = crate::args::duration(&text);
+            assert_eq!(read, Ok(Duration::from_millis(ms)), "{text}");
+        }
+        assert_eq!(exact(Duration::from_nanos(1_000_500)), "1ms500ns");
     }
 }

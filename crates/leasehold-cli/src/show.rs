@@ -369,8 +369,8 @@ fn reader_text(reader: &Sighting) -> String {
         .holder
         .token
         .map_or(String::new(), |token| format!(", token {token}"));
-    let (who, left, owner) = (holder(reader), left(reader), reader.owner_id());
-    format!("{who}{kept}{token}, {left} left, owner {owner}")
+    let (who, left, owner) = (holder(reader), time_left(reader), reader.owner_id());
+    format!("{who}{kept}{token}, {left}, owner {owner}")
 }
 
 fn node_text(seen: &Result<Vec<Sighting>, NodeError>) -> String {
@@ -388,10 +388,7 @@ fn node_text(seen: &Result<Vec<Sighting>, NodeError>) -> String {
             let fence = lock
                 .fence
                 .map_or(String::new(), |fence| format!(", fence {fence}"));
-            let left = match lock.remaining {
-                Some(left) => format!("{} left", short(left)),
-                None => "no TTL".to_owned(),
-            };
+            let left = time_left(lock);
             format!("held by owner {}, {left}{fence}", lock.owner_id())
         }
         Err(error) => messages::node_error(error),
@@ -441,8 +438,21 @@ fn left(lock: &Sighting) -> String {
     left_text(lock.remaining)
 }
 
+/// The time left, in a sentence.
+fn time_left(lock: &Sighting) -> String {
+    let text = left(lock);
+    match lock.remaining {
+        None | Some(Duration::ZERO) => text,
+        Some(_) => text + " left",
+    }
+}
+
 pub(crate) fn left_text(remaining: Option<Duration>) -> String {
-    remaining.map_or("no TTL".into(), short)
+    match remaining {
+        None => "no TTL".to_owned(),
+        Some(Duration::ZERO) => "expired".to_owned(),
+        Some(left) => short(left),
+    }
 }
 
 /// The time until a lock expires unless it is renewed: if it is shared, until the last of its readers

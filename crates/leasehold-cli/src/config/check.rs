@@ -78,7 +78,12 @@ impl<'a> Settings<'a> {
         let urls = match (self.path_of("nodes_file"), self.get("nodes")) {
             (Some(path), _) => {
                 let urls = nodes::from_file(&path).map(|(urls, _)| urls);
-                urls.map_err(|failure| self.failed("nodes_file", &failure.text))?
+                let urls = urls.map_err(|failure| self.failed("nodes_file", &failure.text))?;
+                if let Some(again) = (1..urls.len()).find(|&at| urls[..at].contains(&urls[at])) {
+                    let why = format!("URL {} of the file is there twice", again + 1);
+                    return Err(self.failed("nodes_file", &why));
+                }
+                urls
             }
             (None, Some(nodes)) if !nodes.values.is_empty() => {
                 let urls = nodes.values.iter().map(|url| url.to_string_lossy());

@@ -250,6 +250,10 @@ impl Reader<'_> {
                 .kind
                 .check(&text)
                 .map_err(|why| self.error(&item.span(), &format!("`{}`: {why}", setting.key)))?;
+            if setting.kind == Kind::Urls && entry.values.iter().any(|other| *other == *text) {
+                let why = format!("`{}`: the list has this URL twice", setting.key);
+                return Err(self.error(&item.span(), &why));
+            }
             entry.values.push(match setting.kind {
                 Kind::Path => self.beside(&text).into(),
                 _ => text.into(),

@@ -25,7 +25,7 @@ use crate::held::Held;
 use crate::metrics_file::{MetricsFile, RunOutcome};
 use crate::nested::{Enclosing, EnclosingLease};
 use crate::output::write_in_background;
-use crate::report::{Event, Reporter, millis, nearest, short, unix_ms};
+use crate::report::{Event, Reporter, exact, millis, nearest, short, unix_ms};
 use crate::signals::SignalStreams;
 use child::{Child, Ended, Environment, Output, exec};
 pub(crate) use elect::elect;
@@ -384,9 +384,9 @@ pub(crate) fn grace(ttl: Duration, grace: Option<Duration>) -> Result<Duration, 
         return Err(Failure::usage(format!(
             "--grace {} is more than half of --ttl {}, so one late renewal would stop the command; use \
              a longer --ttl or a grace of at most {}",
-            humantime::format_duration(grace),
-            humantime::format_duration(ttl),
-            humantime::format_duration(half)
+            exact(grace),
+            exact(ttl),
+            exact(half)
         )));
     }
     Ok(grace.unwrap_or(GRACE.min(half)))

@@ -23,7 +23,7 @@ use crate::held::Held;
 use crate::messages;
 use crate::nested::Enclosing;
 use crate::output::write_in_background;
-use crate::report::{Event, Reporter, millis, print_message, print_stdout, short};
+use crate::report::{Event, Reporter, exact, millis, print_message, print_stdout, short};
 use crate::signals::SignalStreams;
 
 /// The result of the period, or the turn to run the command.
@@ -157,7 +157,7 @@ async fn run(args: &Once, reporter: &Reporter) -> Result<u8, Failure> {
                     for_ms: millis(period),
                 };
                 reporter.step(event, || {
-                    format!("stored {bytes} bytes of output for {}", short(period))
+                    format!("stored {bytes} bytes of output for {}", exact(period))
                 });
                 let what = "output of the command";
                 failure = output.error.map(|error| not_printed(what, &error));

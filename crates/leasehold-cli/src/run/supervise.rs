@@ -13,7 +13,7 @@ use crate::args::OnLost;
 use crate::exit::Failure;
 use crate::held::Held;
 use crate::messages;
-use crate::report::{Event, HolderJson, NodeJson, Reporter, nearest, short};
+use crate::report::{Event, HolderJson, NodeJson, Reporter, exact, nearest};
 use crate::signals::{self, SignalStreams, Signals};
 
 /// How often to check the clock. Timers stop while the machine is suspended, but the lease does not.
@@ -248,7 +248,7 @@ impl<'a> Supervisor<'a> {
         let signal = "SIGTERM";
         self.reporter.warn(Event::Stopping { why, signal }, || {
             let limit = self.plan.at_most.filter(|_| self.timed_out);
-            let limit = limit.map(|limit| format!(" (--at-most-for {})", short(limit)));
+            let limit = limit.map(|limit| format!(" (--at-most-for {})", exact(limit)));
             let (limit, left) = (limit.unwrap_or_default(), nearest(left));
             format!("warning: {why}{limit}: sent SIGTERM, SIGKILL in {left}")
         });

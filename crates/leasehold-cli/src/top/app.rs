@@ -6,9 +6,9 @@ use leasehold::doctor::NodeState;
 use leasehold::{Name, Sighting};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::columns::{MIN_HEIGHT, MIN_WIDTH};
 use super::renewal::Renewals;
 use super::row::{Filter, Order, Row};
-use crate::break_lock::consequences;
 use crate::report::visible;
 use crate::show::readers;
 use crate::subject::Kind;
@@ -70,7 +70,8 @@ pub(super) enum Mode {
     Filter,
     Details(Details),
     Confirm(Confirm),
-    Help,
+    /// The keys, from this line on.
+    Help(usize),
 }
 
 /// The page about one lock.
@@ -78,6 +79,8 @@ pub(super) enum Mode {
 pub(super) struct Details {
     /// The lock as it was seen last.
     pub(super) row: Row,
+    /// When that was.
+    pub(super) at: Instant,
     pub(super) is_held: bool,
     /// The first line that is shown.
     pub(super) scroll: usize,
@@ -86,9 +89,11 @@ pub(super) struct Details {
 /// The question whether a lock is to be broken.
 #[derive(Debug)]
 pub(super) struct Confirm {
-    pub(super) title: String,
-    /// The holder, or each of several readers, and what it means to break its lock.
-    pub(super) choices: Vec<(Target, String)>,
+    pub(super) row: Row,
+    /// The holder, or each of several readers, as they were seen last.
+    pub(super) choices: Vec<Sighting>,
+    /// When that was.
+    pub(super) at: Instant,
     pub(super) chosen: usize,
     pub(super) input: String,
 }
@@ -125,6 +130,8 @@ pub(super) struct App {
     pub(super) notice: Option<Vec<String>>,
     /// A lock is being broken.
     pub(super) is_busy: bool,
+    /// Nothing but a message fits on the screen.
+    pub(super) is_too_small: bool,
 }
 
 impl App {
@@ -149,6 +156,16 @@ impl App {
             mode: Mode::List,
             notice: None,
             is_busy: false,
+            is_too_small: false,
+        }
+    }
+
+    /// Takes in the size of the screen. On one that is too small, the user would confirm what is not
+    /// visible.
+    pub(super) fn resize(&mut self, width: u16, height: u16) {
+        self.is_too_small = width < MIN_WIDTH || height < MIN_HEIGHT;
+        if self.is_too_small && matches!(self.mode, Mode::Confirm(_)) {
+            self.mode = Mode::List;
         }
     }
 
@@ -217,12 +234,20 @@ impl App {
         self.locks_failure.clear();
         self.missing = locks.missing;
         self.arrange(selected.as_ref());
-        if let Mode::Details(details) = &mut self.mode {
-            let same = |row: &&Row| row.key() == details.row.key();
-            match self.rows.iter().find(same) {
-                Some(row) => (details.row, details.is_held) = (row.clone(), true),
+        let find = |old: &Row| self.rows.iter().find(|row| row.key() == old.key());
+        match &mut self.mode {
+            Mode::Details(details) => match find(&details.row) {
+                Some(row) => {
+                    (details.row, details.at, details.is_held) = (row.clone(), locks.at, true);
+                }
                 None => details.is_held = false,
+            },
+            Mode::Confirm(confirm) => {
+                if let Some(row) = find(&confirm.row) {
+                    confirm.update(row, locks.at);
+                }
             }
+            _ => {}
         }
     }
 
@@ -265,7 +290,9 @@ impl App {
     /// Takes in a text that was pasted. It is never a command: it could contain the keys that break
     /// a lock.
     pub(super) fn paste(&mut self, text: &str) {
-        if let Mode::Filter = self.mode {
+        if let Mode::Filter = self.mode
+            && !self.is_too_small
+        {
             let text: String = text.chars().filter(|c| !c.is_control()).collect();
             self.set_filter(format!("{}{text}", self.filter.text()));
         }
@@ -276,6 +303,8 @@ impl App {
         match key.code {
             KeyCode::Char('c') if control => return Effect::Quit,
             KeyCode::Char('z') if control => return Effect::Suspend,
+            KeyCode::Char('q') if self.is_too_small && !control => return Effect::Quit,
+            _ if self.is_too_small => return Effect::Nothing,
             KeyCode::Char('l') if control => return Effect::Redraw,
             _ => {}
         }
@@ -287,8 +316,10 @@ impl App {
             Mode::Filter => self.filter_key(key.code, control),
             Mode::Details(_) => self.details_key(key.code),
             Mode::Confirm(_) => self.confirm_key(key.code, control),
-            Mode::Help => {
-                self.mode = Mode::List;
+            Mode::Help(first) => {
+                if !scroll(first, key.code, self.page) {
+                    self.mode = Mode::List;
+                }
                 Effect::Nothing
             }
         }
@@ -327,7 +358,7 @@ impl App {
             KeyCode::Char('+' | '=') => return self.set_interval(true),
             KeyCode::Char('-') => return self.set_interval(false),
             KeyCode::Char('r') => return Effect::Refresh,
-            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help(0),
             _ => {}
         }
         Effect::Nothing
@@ -377,9 +408,10 @@ impl App {
     }
 
     fn open_details(&mut self) {
-        if let Some(row) = self.selected().cloned() {
+        if let (Some(row), Some(at)) = (self.selected().cloned(), self.read_at) {
             self.mode = Mode::Details(Details {
                 row,
+                at,
                 is_held: true,
                 scroll: 0,
             });
@@ -391,14 +423,8 @@ impl App {
         let Mode::Details(details) = &mut self.mode else {
             return Effect::Nothing;
         };
-        let scroll = &mut details.scroll;
         match code {
-            // Drawing limits it to the length of the page.
-            KeyCode::Up | KeyCode::Char('k') => *scroll = scroll.saturating_sub(1),
-            KeyCode::Down | KeyCode::Char('j') => *scroll = scroll.saturating_add(1),
-            KeyCode::PageUp => *scroll = scroll.saturating_sub(page),
-            KeyCode::PageDown | KeyCode::Char(' ') => *scroll = scroll.saturating_add(page),
-            KeyCode::Home | KeyCode::Char('g') => *scroll = 0,
+            _ if scroll(&mut details.scroll, code, page) => {}
             KeyCode::Char('b') => self.ask_to_break(),
             KeyCode::Char('r') => return Effect::Refresh,
             KeyCode::Esc | KeyCode::Enter | KeyCode::Char('q' | 'd') | KeyCode::Left => {
@@ -411,39 +437,24 @@ impl App {
 
     /// Asks whether the lock is to be broken that is selected, or whose details are shown.
     fn ask_to_break(&mut self) {
-        let row = match &self.mode {
-            Mode::Details(details) => Some(&details.row),
-            _ => self.selected(),
+        let seen = match &self.mode {
+            Mode::Details(details) => Some((&details.row, details.at)),
+            _ => self.selected().zip(self.read_at),
         };
-        let Some(row) = row else { return };
-        let (name, remark) = row.name();
-        let title = format!("{name}{remark}");
+        let Some((row, at)) = seen else { return };
         if matches!(row.subject.kind, Kind::Collector | Kind::Party(_)) {
             self.notice = Some(vec![
-                format!("{title} cannot be broken."),
+                format!("{} cannot be broken.", row.title()),
                 "It is not a lock of its own, but a part of a semaphore or a latch. It expires by \
                  itself."
                     .to_owned(),
             ]);
             return;
         }
-        let mut holders = readers(&row.inspection);
-        if holders.is_empty() {
-            let of_row = |seen: &&Sighting| seen.owner_id() == row.owner;
-            holders.extend(row.inspection.sightings().find(of_row));
-        }
-        let choice = |lock: &Sighting| {
-            let target = Target {
-                name: row.inspection.name.clone(),
-                permit: row.inspection.permit,
-                owner: lock.owner_id(),
-            };
-            (target, consequences(&row.inspection, lock))
-        };
-        let choices: Vec<_> = holders.into_iter().map(choice).collect();
         self.mode = Mode::Confirm(Confirm {
-            title,
-            choices,
+            choices: holders(row),
+            row: row.clone(),
+            at,
             chosen: 0,
             input: String::new(),
         });
@@ -461,7 +472,7 @@ impl App {
             KeyCode::Backspace => _ = confirm.input.pop(),
             KeyCode::Char(c) if !control => confirm.input.push(c),
             KeyCode::Enter => {
-                let target = confirm.target().cloned();
+                let target = confirm.target();
                 self.mode = Mode::List;
                 match target {
                     Some(target) => {
@@ -481,13 +492,53 @@ impl App {
 }
 
 impl Confirm {
-    /// What is to be broken, if the user has confirmed it: with `y`, or with the name.
-    fn target(&self) -> Option<&Target> {
-        let (target, _) = self.choices.get(self.chosen)?;
-        let input = self.input.trim();
-        let is_name = !input.is_empty() && input == target.name.to_string();
-        (is_name || matches!(input, "y" | "Y" | "yes")).then_some(target)
+    /// Takes in a later look at the lock, if it still has the holders among which the user chooses.
+    fn update(&mut self, row: &Row, at: Instant) {
+        let now = holders(row);
+        let same = |old: &Sighting| now.iter().find(|new| new.owner_id() == old.owner_id());
+        let choices: Option<Vec<_>> = self.choices.iter().map(|old| same(old).cloned()).collect();
+        if let Some(choices) = choices {
+            (self.row, self.choices, self.at) = (row.clone(), choices, at);
+        }
     }
+
+    /// What is to be broken, if the user has confirmed it: with `y`, or with the name.
+    fn target(&self) -> Option<Target> {
+        let lock = self.choices.get(self.chosen)?;
+        let name = &self.row.inspection.name;
+        let input = self.input.trim();
+        let is_name = !input.is_empty() && input == name.to_string();
+        (is_name || matches!(input, "y" | "Y" | "yes")).then(|| Target {
+            name: name.clone(),
+            permit: self.row.inspection.permit,
+            owner: lock.owner_id(),
+        })
+    }
+}
+
+/// The holder of a lock, or each of its readers.
+fn holders(row: &Row) -> Vec<Sighting> {
+    let mut holders = readers(&row.inspection);
+    if holders.is_empty() {
+        let of_row = |seen: &&Sighting| seen.owner_id() == row.owner;
+        holders.extend(row.inspection.sightings().find(of_row));
+    }
+    holders.into_iter().cloned().collect()
+}
+
+/// Scrolls a page whose first visible line this is. Drawing limits it to the length of the page. Returns
+/// whether the key is one that scrolls.
+fn scroll(first: &mut usize, code: KeyCode, page: usize) -> bool {
+    *first = match code {
+        KeyCode::Up | KeyCode::Char('k') => first.saturating_sub(1),
+        KeyCode::Down | KeyCode::Char('j') => first.saturating_add(1),
+        KeyCode::PageUp => first.saturating_sub(page),
+        KeyCode::PageDown | KeyCode::Char(' ') => first.saturating_add(page),
+        KeyCode::Home | KeyCode::Char('g') => 0,
+        KeyCode::End | KeyCode::Char('G') => usize::MAX,
+        _ => return false,
+    };
+    true
 }
 
 /// The lines of a text, without what must not reach the terminal.

@@ -174,7 +174,11 @@ impl Drawing {
                 self.app.paste(&text);
                 Effect::Nothing
             }
-            // The next drawing asks for the size.
+            // Keys may follow before the next drawing.
+            Event::Input(Input::Resize(width, height)) => {
+                self.app.resize(width, height);
+                Effect::Nothing
+            }
             Event::Input(_) => Effect::Nothing,
             Event::NoInput(error) => return Err(error.into()),
             Event::Update(update) => {

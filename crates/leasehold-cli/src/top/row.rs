@@ -79,6 +79,22 @@ impl Row {
         (self.subject.name.to_string(), remark)
     }
 
+    /// The name with what is unusual about it.
+    pub(super) fn title(&self) -> String {
+        let (name, remark) = self.name();
+        name + &remark
+    }
+
+    /// What the nodes report if nobody has renewed the lock for this time.
+    pub(super) fn after(&self, age: Duration) -> Inspection {
+        let mut inspection = self.inspection.clone();
+        let nodes = inspection.nodes.iter_mut();
+        for seen in nodes.filter_map(|(_, seen)| seen.as_mut().ok()).flatten() {
+            seen.remaining = seen.remaining.map(|left| left.saturating_sub(age));
+        }
+        inspection
+    }
+
     /// How many nodes report this owner, of how many.
     pub(super) fn votes(&self) -> String {
         let marks = self.marks();

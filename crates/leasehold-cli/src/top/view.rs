@@ -17,7 +17,7 @@ use super::columns::{Column, MIN_HEIGHT, MIN_WIDTH, columns};
 use super::renewal::Renews;
 use super::row::{Order, Row};
 use super::text::{count, duration, fit, fit_both};
-use crate::report::{short, visible};
+use crate::report::{exact, short, visible};
 use crate::show::left_text;
 
 /// How many lines of the table there are at least: with less space, the nodes get one line.
@@ -70,7 +70,8 @@ impl Theme {
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, theme: &Theme, now: Instant) {
     let area = frame.area();
-    if area.width < MIN_WIDTH || area.height < MIN_HEIGHT {
+    app.resize(area.width, area.height);
+    if app.is_too_small {
         let text = format!(
             "{} x {} is too small: leasehold top needs {MIN_WIDTH} x {MIN_HEIGHT}. q quits.",
             area.width, area.height
@@ -109,7 +110,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &mut App, theme: &Theme, now: Ins
         .collect();
     frame.render_widget(Paragraph::new(problems), below);
     frame.render_widget(footer(app, *theme, width), bottom);
-    dialog::draw(frame, app, *theme);
+    dialog::draw(frame, app, *theme, now);
 }
 
 /// A text in lines of at most this width, broken at spaces where possible.
@@ -138,14 +139,10 @@ fn title(app: &App, theme: Theme, width: u16, now: Instant) -> Paragraph<'static
     let age = app.read_at.map(|at| now.saturating_duration_since(at));
     let pace = match app.is_paused {
         true => "paused".to_owned(),
-        false => format!("every {}", short(app.interval)),
+        false => format!("every {}", exact(app.interval)),
     };
     let is_old = age.is_some_and(|age| age > app.interval * 2 + Duration::from_secs(3));
-    let data = match age {
-        None => "no data yet".to_owned(),
-        // Whole seconds, so that the line is calm.
-        Some(age) => format!("data {} old", short(Duration::from_secs(age.as_secs()))),
-    };
+    let data = age.map_or("no data yet".to_owned(), age_text);
     let right = format!("{pace}, {data}");
     let left = format!("leasehold top  {locks}, {waiters}");
     let left = match left.width() + right.width() < usize::from(width) {
@@ -162,6 +159,11 @@ fn title(app: &App, theme: Theme, width: u16, now: Instant) -> Paragraph<'static
         Span::raw(" ".repeat(space.max(1))),
         Span::styled(right, style),
     ]))
+}
+
+fn age_text(age: Duration) -> String {
+    // Whole seconds, so that the line is calm.
+    format!("data {} old", short(Duration::from_secs(age.as_secs())))
 }
 
 /// The table of locks. Only the lines that are visible are made.

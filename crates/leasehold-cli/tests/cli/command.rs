@@ -98,6 +98,9 @@ fn at_most_for_stops_the_command() {
     let ran = place.holding("c", &args, command).end();
     assert_eq!(ran.code, 124, "{}", ran.err);
     assert!(ran.err.contains("time limit reached"), "{}", ran.err);
+    // The message has the time as it was given.
+    let ran = place.run(&["run", "c", "--at-most-for", "1900ms", "--", "sleep", "60"]);
+    assert!(ran.err.contains("(--at-most-for 1900ms): "), "{}", ran.err);
     // A command that exits in time keeps its exit code.
     let ran = place.run(&["run", "d", "--at-most-for", "600", "-c", "exit 3"]);
     assert_eq!((ran.code, ran.err.as_str()), (3, ""));

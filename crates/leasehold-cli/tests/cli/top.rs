@@ -266,7 +266,11 @@ fn three_servers() {
         age.and_then(|age| age.parse::<u32>().ok())
             .is_some_and(|age| age >= 3)
     });
-    tmux.press(&["?"]);
+    tmux.press(&["Enter"]);
+    tmux.see_that("old details", |screen| {
+        screen.contains(" details, data ") && screen.contains("no majority: 2 of 3 nodes must")
+    });
+    tmux.press(&["q", "?"]);
     tmux.see("q Ctrl-C");
     tmux.press(&["x"]);
     servers[1].resume();
@@ -299,7 +303,21 @@ fn break_by_key() {
     assert_eq!(place.owner_id("deploy"), owner);
     tmux.press(&["x"]);
     tmux.see_that("no notice", |screen| !screen.contains("Not confirmed"));
+    // Neither on a screen that shows nothing, nor after it has become large enough again.
+    tmux.press(&["b"]);
+    tmux.see("Type y and press Enter");
+    tmux.run(&["resize-window", "-x", "39", "-y", "7"]);
+    tmux.see("39 x 7 is too small");
     tmux.press(&["b", "y", "Enter"]);
+    tmux.run(&["resize-window", "-x", "40", "-y", "8"]);
+    tmux.see("\ndeploy ");
+    assert_eq!(place.owner_id("deploy"), owner);
+    tmux.press(&["b", "y"]);
+    tmux.see_that("the question and the answer", |screen| {
+        screen.contains("Type y and press ") && screen.contains("Enter (Esc: no): y ")
+    });
+    tmux.run(&["resize-window", "-x", "80", "-y", "24"]);
+    tmux.press(&["Enter"]);
     tmux.see("broke the lock `deploy` of ");
     assert_eq!(holder.end().code, 79);
     tmux.press(&["x"]);

@@ -46,6 +46,14 @@ pub(in crate::top) fn rows(locks: &[Lock<'_>]) -> Vec<Row> {
         let (_, _, _, age, left, _) = lock.expect("it was set");
         row.age = Some(Duration::from_secs(*age));
         row.left = Some(Duration::from_secs(*left));
+        for seen in row
+            .inspection
+            .nodes
+            .iter_mut()
+            .filter_map(|(_, seen)| seen.as_mut().ok())
+        {
+            seen.iter_mut().for_each(|seen| seen.remaining = row.left);
+        }
         row.token = Some(1_700_000_000_000_000 + age);
     }
     rows
@@ -276,6 +284,50 @@ fn a_lock_is_broken_only_after_confirmation() {
         app.cursor = 0;
         let effect = app.press(keys);
         assert_eq!(matches!(effect, Effect::Break(_)), is_confirmed, "{keys:?}");
+    }
+}
+
+/// The dialog shows its holder as it was seen last.
+#[test]
+fn a_dialog_follows_its_holder() {
+    let mut app = app(&THREE);
+    app.press("jb");
+    let at = |app: &App| match &app.mode {
+        Mode::Confirm(confirm) => confirm.at,
+        mode => panic!("{mode:?}"),
+    };
+    app.update(Update::Locks(Ok(Locks {
+        rows: app.rows.clone(),
+        ..seen(&[])
+    })));
+    assert_eq!(Some(at(&app)), app.read_at);
+    let mut later = THREE;
+    later[0].5 = "999";
+    app.update(Update::Locks(Ok(seen(&later))));
+    assert!(Some(at(&app)) < app.read_at);
+}
+
+/// On a screen that shows nothing, nobody can see what a key does.
+#[test]
+fn only_quitting_works_on_a_screen_that_is_too_small() {
+    for (width, height) in [(39, 8), (40, 7)] {
+        for keys in ["", "b", "d", "?", "/"] {
+            let mut app = app(&THREE);
+            app.press(keys);
+            app.resize(width, height);
+            assert!(!matches!(app.mode, Mode::Confirm(_)), "closed");
+            assert_eq!(app.press("by\n"), Effect::Nothing);
+            assert_eq!(app.press("\x1bprs+"), Effect::Nothing);
+            app.paste("x");
+            assert_eq!(app.filter.text(), "");
+            assert_eq!(app.control('l'), Effect::Nothing);
+            assert_eq!(app.control('z'), Effect::Suspend);
+            assert_eq!(app.control('c'), Effect::Quit);
+            assert_eq!(app.press("q"), Effect::Quit);
+            assert_eq!((app.order, app.is_paused), (Order::Age, false));
+            app.resize(40, 8);
+            assert!(!matches!(app.mode, Mode::Confirm(_)), "still closed");
+        }
     }
 }
 

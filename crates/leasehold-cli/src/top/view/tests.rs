@@ -23,10 +23,14 @@ const LOCKS: [Lock<'_>; 5] = [
 ];
 
 fn buffer(app: &mut App, width: u16, height: u16) -> Buffer {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-    let theme = Theme { has_colours: true };
     // At the moment of the refresh.
     let now = app.read_at.unwrap_or_else(Instant::now);
+    buffer_at(app, width, height, now)
+}
+
+fn buffer_at(app: &mut App, width: u16, height: u16, now: Instant) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    let theme = Theme { has_colours: true };
     terminal
         .draw(|frame| draw(frame, app, &theme, now))
         .expect("drawn");
@@ -35,7 +39,11 @@ fn buffer(app: &mut App, width: u16, height: u16) -> Buffer {
 
 /// The lines of the screen, without spaces at their ends and without empty lines.
 fn screen(app: &mut App, width: u16, height: u16) -> String {
-    let buffer = buffer(app, width, height);
+    text_of(&buffer(app, width, height))
+}
+
+fn text_of(buffer: &Buffer) -> String {
+    let (width, height) = (buffer.area.width, buffer.area.height);
     let mut text = String::new();
     for y in 0..height {
         let mut line = String::new();
@@ -159,6 +167,184 @@ fn dialogs() {
         /no such lock
     "#]]
     .assert_eq(&screen(&mut app, 80, 24));
+}
+
+/// The question and what the user types are visible on every screen that shows anything.
+#[test]
+fn the_question_is_always_visible() {
+    for (width, height) in [(40, 8), (40, 10), (80, 8), (60, 9), (80, 24)] {
+        let mut app = app(&LOCKS);
+        app.press("jb");
+        for _ in 0..40 {
+            app.press("-");
+        }
+        app.press("yes");
+        app.update(Update::Locks(Err("no majority: ".repeat(20))));
+        let text = screen(&mut app, width, height);
+        let words: Vec<_> = text
+            .split(['\n', ' ', '│'])
+            .filter(|w| !w.is_empty())
+            .collect();
+        let words = words.join(" ");
+        let question = "Break the lock? Type y and press Enter (Esc: no): ---------yes";
+        assert!(words.contains(question), "{text}");
+        assert!(text.contains("┌ break deploy ─"), "{text}");
+    }
+    let mut app = app(&LOCKS);
+    app.press("jby");
+    app.update(Update::Locks(Err("no majority".to_owned())));
+    let text = screen(&mut app, 40, 8);
+    let owner = &app.selected().expect("a lock").owner;
+    expect![[r#"
+        5┌ break deploy ─────────────────────┐ld
+        c│ no majority                       │
+        N│ `deploy` is held by web-1 pid 17  │
+        b│ (ci) for 1m; expires in 9s unless │
+        d│ renewed (owner 0123456789ab). …   │
+        i│ Break the lock? Type y and press  │
+        n│ Enter (Esc: no): y                │
+        ?└────────────────────── data 0s old ┘t…
+    "#]]
+    .assert_eq(&text.replace(owner.as_str(), "0123456789ab"));
+    let mut app = self::app(&LOCKS);
+    app.press("jby");
+    let text = screen(&mut app, 40, 10);
+    let owner = &app.selected().expect("a lock").owner;
+    expect![[r#"
+        ┌ break deploy ────────────────────────┐
+        │ `deploy` is held by web-1 pid 17     │
+        │ (ci) for 1m; expires in 9s unless    │
+        │ renewed (owner 0123456789ab).        │
+        │ If the holder is still running, only │
+        │ tokens protect its data until it     │
+        │ stops.                               │
+        │ Break the lock? Type y and press     │
+        │ Enter (Esc: no): y                   │
+        └───────────────────────── data 0s old ┘
+    "#]]
+    .assert_eq(&text.replace(owner.as_str(), "0123456789ab"));
+}
+
+/// The help can be scrolled to its end on a small screen.
+#[test]
+fn help_is_wrapped_and_scrolls() {
+    let mut app = app(&LOCKS);
+    app.press("?");
+    expect![[r#"
+        ┌ keys ────────────────────────────────┐
+        │ Up Down k j  select a lock; also     │
+        │              PgUp, PgDn, Home (g),   │
+        │              End (G)                 │
+        │ Enter d      details of the selected │
+        │              lock, as `leasehold     │
+        │              show`                   │
+        │ b            break the selected      │
+        │              lock, after             │
+        └────────────────────── Up Down:scroll ┘
+    "#]]
+    .assert_eq(&screen(&mut app, 40, 10));
+    app.press("G");
+    assert!(screen(&mut app, 40, 10).contains("│ q Ctrl-C     quit"));
+    app.press("k");
+    assert!(!screen(&mut app, 40, 10).contains("q Ctrl-C"));
+    app.press("q");
+    assert!(matches!(app.mode, Mode::List));
+}
+
+/// Details and dialogs say how old they are, and why. The time left goes on.
+#[test]
+fn old_details() {
+    let mut app = app(&LOCKS);
+    app.update(Update::Locks(Err(
+        "no majority: 2 of 3 nodes must answer".into()
+    )));
+    let at = app.read_at.expect("data");
+    let after = |app: &mut App, seconds: u64| {
+        let now = at + Duration::from_secs(seconds);
+        text_of(&buffer_at(app, 80, 24, now))
+    };
+    // 9 s are left of it.
+    app.press("jd");
+    let details = after(&mut app, 6);
+    for part in [
+        "┌ details, data 6s old ─",
+        "│ no majority: 2 of 3 nodes must answer ",
+        "left     3s ",
+        ", 3s left",
+    ] {
+        assert!(details.contains(part), "{part}: {details}");
+    }
+    let details = after(&mut app, 60);
+    assert!(details.contains("left     expired "), "{details}");
+    assert!(details.contains(", expired"), "{details}");
+    app.press("b");
+    let dialog = after(&mut app, 6);
+    for part in [
+        " data 6s old ┘",
+        "│ no majority: 2 of 3 nodes must answer ",
+        "; expires in 3s unless renewed",
+    ] {
+        assert!(dialog.contains(part), "{part}: {dialog}");
+    }
+    let dialog = after(&mut app, 60);
+    assert!(dialog.contains("; expired unless renewed"), "{dialog}");
+}
+
+/// What it means to delete a stored result, or to free a name that is kept.
+#[test]
+fn what_is_broken_is_named() {
+    use leasehold::{Client, MemoryNode};
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().expect("a runtime");
+    let listing = runtime.block_on(async {
+        let client = Client::builder().custom_node(MemoryNode::new("a:1"));
+        let client = client.build().expect("a client");
+        let hour = Duration::from_secs(3600);
+        let work = async |_: &leasehold::Lease| Ok::<_, std::io::Error>(b"done".to_vec());
+        client
+            .once("rates", hour)
+            .run(work)
+            .await
+            .expect("a result");
+        let kept = client
+            .mutex("report")
+            .with_options(|options| options.min_hold(hour));
+        kept.lock().await.expect("a lease").release().await;
+        client.inspect_all().await.expect("a listing")
+    });
+    let mut app = app(&[]);
+    let now = std::time::SystemTime::now();
+    let row = |lock| crate::top::row::Row::new(crate::subject::Subject::of(&lock, ""), lock, now);
+    app.update(Update::Locks(Ok(crate::top::app::Locks {
+        rows: listing.locks.into_iter().filter_map(row).collect(),
+        missing: Vec::new(),
+        at: Instant::now(),
+        took: Duration::ZERO,
+    })));
+    for (name, says) in [
+        (
+            "rates",
+            &[
+                "Delete the stored result? Type y",
+                "The stored result is deleted, and",
+            ][..],
+        ),
+        (
+            "report",
+            &["Break the lock? Type y", "so breaking it stops nobody"],
+        ),
+    ] {
+        app.press(&format!("/{name}\nb"));
+        let text = screen(&mut app, 100, 24);
+        assert!(
+            !text.contains("still running") && !text.contains("unless renewed"),
+            "{text}"
+        );
+        for part in says {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        app.press("\x1b\x1b");
+    }
 }
 
 /// What is wrong is on the screen, beside the old data and their age.

@@ -253,6 +253,36 @@ fn values_that_commands_refuse() {
     assert!(ran.err.contains(says), "{}", ran.err);
 }
 
+/// A server that is named twice would have two votes.
+#[test]
+fn a_url_twice_is_refused() {
+    let place = Place::local();
+    for (text, at) in [
+        (
+            "nodes = [\"redis://a\", \"redis://b\", \"redis://a\"]",
+            "1:36",
+        ),
+        (
+            "[profile.x]\nnodes = [\n\"redis://a\",\n\"redis://a\"]",
+            "4:1",
+        ),
+    ] {
+        place.configure(text);
+        let ran = place.run_configured(&["config"]);
+        assert_eq!(ran.code, 64, "{}", ran.out);
+        let says = format!("leasehold.toml:{at}: `nodes`: the list has this URL twice");
+        assert!(ran.err.contains(&says), "{}", ran.err);
+    }
+    let path = place.configure("nodes_file = \"nodes\"");
+    let nodes = path.with_file_name("nodes");
+    write(&nodes, "redis://a\n# b\nredis://a\n");
+    chmod(&nodes, 0o600);
+    let ran = place.run_configured(&["config"]);
+    assert_eq!(ran.code, 64, "{}", ran.out);
+    let says = "leasehold.toml:1:14: `nodes_file`: URL 2 of the file is there twice";
+    assert!(ran.err.contains(says), "{}", ran.err);
+}
+
 #[test]
 fn a_file_without_an_end_is_refused() {
     let place = Place::local();

@@ -262,7 +262,11 @@ fn no_majority_is_69() {
     assert_eq!(ran.code, 69, "{}", ran.out);
     // Nothing was examined, so nothing can be accepted.
     let accepted = ["--accept", "reach", "--accept", "quorum"];
-    for more in [&[][..], &["--measure", "50ms"], &["-o", "json"]] {
+    for more in [
+        &[][..],
+        &["-o", "json"],
+        &["--measure", "50ms", "-o", "json"],
+    ] {
         let ran = examine(&place, &[&["doctor"], &accepted[..], more].concat());
         assert_eq!(ran.code, 69, "{}", ran.out);
         let left_out = "--measure: left out, because no majority can be reached";
@@ -272,6 +276,11 @@ fn no_majority_is_69() {
             "{}",
             ran.err
         );
+        if more.contains(&"json") {
+            let error = parse(&ran)["measure_error"].clone();
+            let expected = "left out, because no majority can be reached";
+            assert_eq!(error == expected, more.contains(&"--measure"), "{error}");
+        }
     }
     let ran = examine(&place, &["nodes"]);
     assert_eq!(ran.code, 69, "{}", ran.out);
@@ -361,12 +370,19 @@ fn a_measurement_needs_nodes_that_vote() {
             }
             assert_eq!(ran.err.contains(says), !measure.is_empty(), "{}", ran.err);
         }
-        let ran = run(&["--measure", "50ms", "--accept", "quorum"]);
+        let measure = ["--measure", "50ms", "--accept", "quorum", "-o", "json"];
+        let ran = run(&measure);
         assert_eq!(ran.code, 69, "{} {}", ran.out, ran.err);
+        // `doctor` has no option about waiting.
+        assert!(!ran.err.contains("--wait"), "{}", ran.err);
+        let report = parse(&ran);
+        let error = report["measure_error"].as_str().expect("an error");
+        assert!(error.starts_with(&says["--measure: ".len()..]), "{error}");
+        assert_eq!(report.get("measured"), None);
     }
 }
 
-/// The first report is whole. After that, only changes are printed.
+/// The first report is whole. After that, each object has only what changed, if anything did.
 #[test]
 fn watch_prints_changes() {
     let mut servers = RedisServer::start_many(3);
@@ -383,7 +399,10 @@ fn watch_prints_changes() {
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect()
     };
-    until("the first report", || !reports().is_empty());
+    until("a report without changes", || {
+        let no_changes = |report: &Value| report["findings"] == Value::Array(Vec::new());
+        reports().iter().skip(1).any(no_changes)
+    });
     servers[1].kill();
     let node = format!("127.0.0.1:{}", servers[1].port());
     let reported = |status: &str| {

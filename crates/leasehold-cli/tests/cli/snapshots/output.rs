@@ -251,6 +251,9 @@ fn break_() {
     place.ok(&["run", "report", "--at-least-for", "1h", "--", "true"]);
     let owner = place.owner_id("report");
     transcript.run(&place, &["break", "report", "--owner", &owner, "--yes"]);
+    place.ok(&["once", "rates", "--for", "1h", "--", "true"]);
+    let owner = place.owner_id("rates");
+    transcript.run(&place, &["break", "rates", "--owner", &owner, "--yes"]);
     expect_file!["break.txt"].assert_eq(transcript.text());
 }
 

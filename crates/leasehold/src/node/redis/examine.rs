@@ -147,9 +147,9 @@ pub(crate) async fn glance(target: &Target, settings: &NodeSettings) -> Result<G
     let facts = NodeFacts {
         role: info.text("role").map(|role| match role {
             "slave" => "replica".to_owned(),
-            role => shown(role.as_bytes()),
+            role => role.to_owned(),
         }),
-        version: name_and_version(&info).map(|version| shown(version.as_bytes())),
+        version: name_and_version(&info),
         up: info.number("uptime_in_seconds").map(Duration::from_secs),
         epoch_age: record.as_ref().and_then(|(_, age)| *age),
         votes_in: record
