@@ -52,7 +52,9 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+// Deferred: a run needs the arguments of one command, and those of all take a while to define.
 #[derive(Subcommand)]
+#[command(defer = true)]
 pub(crate) enum Command {
     /// Run a command while holding a lock
     Run(Run),

@@ -87,6 +87,8 @@ static EVENTS: LineWriter = LineWriter::new();
 struct LineWriter {
     /// If not set, lines go to stderr.
     file: OnceLock<EventsFd>,
+    in_background: AtomicBool,
+    /// To the thread. It is started with the first line, because most runs print none.
     queue: OnceLock<SyncSender<Message>>,
 }
 
@@ -100,15 +102,16 @@ impl LineWriter {
     const fn new() -> Self {
         Self {
             file: OnceLock::new(),
+            in_background: AtomicBool::new(false),
             queue: OnceLock::new(),
         }
     }
 
-    fn write(&self, line: String) {
-        match self.queue.get() {
-            None => self.write_now(&line),
-            Some(queue) => {
-                let _ = queue.try_send(Message::Line(line));
+    fn write(&'static self, line: String) {
+        match self.in_background.load(Ordering::Acquire) {
+            false => self.write_now(&line),
+            true => {
+                let _ = self.queue().try_send(Message::Line(line));
             }
         }
     }
@@ -121,7 +124,11 @@ impl LineWriter {
         };
     }
 
-    fn write_in_background(&'static self) {
+    fn write_in_background(&self) {
+        self.in_background.store(true, Ordering::Release);
+    }
+
+    fn queue(&'static self) -> &'static SyncSender<Message> {
         self.queue.get_or_init(|| {
             let (sender, receiver) = sync_channel(MAX_LINES);
             // If the thread cannot be started, lines are dropped.
@@ -134,7 +141,7 @@ impl LineWriter {
                 }
             });
             sender
-        });
+        })
     }
 
     fn finish(&self) {

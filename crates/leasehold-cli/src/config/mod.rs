@@ -85,7 +85,7 @@ fn read(args: &[OsString]) -> Result<(Cli, InForce), Unusable> {
     if defaults.is_empty() {
         return Ok((Cli::from_arg_matches(&matches)?, in_force));
     }
-    let command = Cli::command().mut_subcommand(name, |mut subcommand| {
+    let command = complete().mut_subcommand(name, |mut subcommand| {
         for (key, values) in defaults {
             if has(&subcommand, key) {
                 subcommand = subcommand.mut_arg(key, |arg| arg.default_values(values));
@@ -104,6 +104,13 @@ fn has(command: &Command, key: &str) -> bool {
         .any(|argument| argument.get_id() == key)
 }
 
+/// The definition of the command line, with the arguments of all commands.
+fn complete() -> Command {
+    let mut command = Cli::command();
+    command.build();
+    command
+}
+
 /// The definition of the command line, with the variable of each option, for the help, the manual
 /// and the completions.
 pub(crate) fn documented() -> Command {
@@ -116,7 +123,7 @@ pub(crate) fn documented() -> Command {
             _ => argument,
         }
     };
-    Cli::command().mut_subcommands(|command| {
+    complete().mut_subcommands(|command| {
         let name = command.get_name().to_owned();
         command.mut_args(|argument| named(argument, &name))
     })

@@ -29,7 +29,6 @@ impl Realm {
                 Some(link.to_string_lossy().into_owned())
             };
             let processes = boot
-                .as_ref()
                 .zip(namespace("pid"))
                 .filter(|_| proc_is_ours());
             Self {
@@ -61,9 +60,13 @@ fn proc_is_ours() -> bool {
 }
 
 /// Returns the id of this boot of this kernel, if known.
-pub(super) fn boot_id() -> Option<String> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(id.trim().to_owned())
+pub(super) fn boot_id() -> Option<&'static str> {
+    static BOOT: OnceLock<Option<String>> = OnceLock::new();
+    let read = || {
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        Some(id.trim().to_owned())
+    };
+    BOOT.get_or_init(read).as_deref()
 }
 
 /// A process that holds a lock, or a whole process group.
@@ -79,28 +82,42 @@ struct Process {
 pub(super) fn describe(holders: &Holders) -> Option<String> {
     match holders {
         Holders::Nobody => None,
-        Holders::ThisProcess => own().map_or_else(
-            // After a fork, which is rare: look it up.
-            || describe_all(&[std::process::id()]),
-            |own| own.map(str::to_owned),
-        ),
+        Holders::ThisProcess => match own() {
+            Some(own) => own.text.clone(),
+            None => describe_all(&[std::process::id()]),
+        },
         Holders::Processes(pids) => describe_all(pids),
     }
 }
 
-/// The description of this process, which stays the same as long as it lives. `None` if this is a
-/// fork of the process for which it was cached.
-fn own() -> Option<Option<&'static str>> {
-    static OWN: OnceLock<(u32, Option<String>)> = OnceLock::new();
-    let id = std::process::id();
-    let (pid, text) = OWN.get_or_init(|| (id, describe_all(&[id])));
-    (*pid == id).then_some(text.as_deref())
+/// This process, which stays the same as long as it lives.
+struct Own {
+    pid: u32,
+    start: Option<u64>,
+    /// Its description.
+    text: Option<String>,
+}
+
+/// `None` if this is a fork of the process for which it was looked up, which is rare.
+fn own() -> Option<&'static Own> {
+    static OWN: OnceLock<Own> = OnceLock::new();
+    let pid = std::process::id();
+    let own = OWN.get_or_init(|| {
+        let text = describe_all(&[pid]);
+        let start = text.as_ref().and_then(|text| text.rsplit(':').next());
+        Own {
+            pid,
+            start: start.and_then(|start| start.parse().ok()),
+            text,
+        }
+    });
+    (own.pid == pid).then_some(own)
 }
 
 fn describe_all(pids: &[u32]) -> Option<String> {
     let mut text = Realm::here().processes.clone()?;
     // The group of this process contains processes that have nothing to do with the lock.
-    let our_group = stat_of(std::process::id()).map(|stat| stat.group);
+    let is_ours = |group| stat_of(std::process::id()).is_some_and(|stat| stat.group == group);
     for &pid in pids {
         let (start, group) = match stat_of(pid) {
             Some(stat) => (stat.start, stat.group),
@@ -110,7 +127,7 @@ fn describe_all(pids: &[u32]) -> Option<String> {
             // The process is dead already, so it has no start time. It stays dead.
             None => (0, 0),
         };
-        let leads = group == pid && our_group != Some(group);
+        let leads = group == pid && !is_ours(group);
         text += &format!(" {pid}:{start}{}", if leads { ":group" } else { "" });
     }
     Some(text)
@@ -137,7 +154,7 @@ fn parse(holders: &str) -> Option<Vec<Process>> {
 /// Whether all holders are certainly dead.
 pub(super) fn all_dead(holders: &str) -> bool {
     // The common case, without a look at `/proc`.
-    if own() == Some(Some(holders)) {
+    if own().is_some_and(|own| own.text.as_deref() == Some(holders)) {
         return false;
     }
     parse(holders).is_some_and(|all| all.iter().all(Process::is_dead))
@@ -158,6 +175,10 @@ impl Process {
     }
 
     fn has_ended(&self) -> bool {
+        let is_own = |own: &Own| (own.pid, own.start) == (self.pid, Some(self.start));
+        if own().is_some_and(is_own) {
+            return false;
+        }
         match stat_of(self.pid) {
             Some(stat) => stat.start != self.start || !stat.running,
             None => !exists(self.pid),
