@@ -74,7 +74,7 @@ const PLANTED: [(&str, &[&str], u64); 51] = [
     (
         "marker-of-the-last",
         &["exclusion", "lost() in time"],
-        1_000,
+        2_500,
     ),
     ("readers-pass-the-line", &["order"], 60),
 ];

@@ -105,6 +105,29 @@ async fn a_lost_lease_says_why() {
     }
 }
 
+/// The connection of the history was idle while the lease was held, and was closed on the way. A
+/// process exits after the shutdown, so a later attempt would be too late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_is_recorded_over_another_connection() {
+    let server = [RedisServer::start()];
+    let client = fresh(&server).history().build().expect("a client");
+    lock(&client, "a").await.release().await;
+    let recorded = async || {
+        client
+            .history("a")
+            .await
+            .is_ok_and(|past| !past.leases.is_empty())
+            .then_some(())
+    };
+    eventually("the first lease is recorded", recorded).await;
+    let lease = lock(&client, "a").await;
+    server[0].run("CLIENT KILL TYPE normal");
+    lease.release().await;
+    let history = written(&client, "a").await;
+    let ends: Vec<_> = history.leases.iter().map(|past| past.end.clone()).collect();
+    assert_eq!(ends, [LeaseEnd::Released, LeaseEnd::Released]);
+}
+
 /// Only the answers to the release tell that another client has acquired the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_was_taken_away_was_not_released() {

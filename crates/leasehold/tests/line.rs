@@ -139,6 +139,28 @@ async fn a_lease_without_renewal_is_not_handed_over() {
     assert!(lease.remaining() > Duration::from_secs(29));
 }
 
+/// Nor is it passed on by another task of the process.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_handed_over_is_not_passed_on_to_a_task_without_renewal() {
+    let clock = RuntimeClock::start();
+    let nodes = clock.nodes(1);
+    let (one, two) = (clock.client(nodes.clone()), clock.client(nodes));
+    until_nodes_issue_tokens().await;
+    let held = one.mutex("a").lock().await.expect("a lease");
+    let mutex = two.mutex("a");
+    let mutex = mutex.with_options(|options| options.ttl(Duration::from_secs(30)));
+    let first = spawn_lock(mutex.clone());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let second = spawn_lock(mutex.with_options(leasehold::Options::without_renewal));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    held.release().await;
+    let handed_over = lease_of(first).await;
+    assert!(handed_over.remaining() < HANDED_OVER);
+    handed_over.release().await;
+    let lease = lease_of(second).await;
+    assert!(lease.remaining() > Duration::from_secs(29));
+}
+
 /// Where the nodes accept the EXTEND, the lease has its whole TTL at once.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_handed_over_is_extended_soon() {

@@ -1,7 +1,7 @@
 //! Custom nodes: the contract of the trait, and how the library handles nodes that strain it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::node::{Call, Node, NodeError, Verb, Vote};
@@ -158,6 +158,26 @@ async fn a_break_waits_for_the_slowest_node() {
     assert!(slow.holds("a"));
     assert!(client.break_lock("a", &id).await.expect("a majority"));
     assert!(!slow.holds("a"), "the slowest node still holds the lock");
+}
+
+/// The node keeps the name, and the answer is lost. When the request is repeated, the node does not
+/// recognise a reader, or a lock without a token: that does not mean that the lease was lost.
+#[tokio::test]
+async fn a_kept_name_whose_answer_was_lost_is_not_a_lost_lease() {
+    let node = TestNode::new(&MemoryNode::new("a"));
+    let is_first = AtomicBool::new(true);
+    let node = node.submit_with(move |node, call| match call.verb() {
+        Verb::Release { keep: Some(_) } if is_first.swap(false, Ordering::SeqCst) => {
+            let lost = NodeError::unreachable("the answer was lost");
+            node.submit(call.relay(|call, _| call.answer(Err(lost))));
+        }
+        _ => node.submit(call),
+    });
+    let client = Client::builder().custom_node(node).build();
+    let client = client.expect("a client");
+    let reading = client.rw_lock("a").read().await.expect("a lease");
+    let kept = reading.release_keeping(Duration::from_secs(60)).await;
+    assert!(matches!(kept, Err(Error::NoMajority(_))), "{kept:?}");
 }
 
 /// A node that has no room for a result must not keep the lock instead.

@@ -18,6 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::base::mode::Mode;
 use crate::base::name::shown;
+use crate::base::past_lease::LATEST_MS;
 use crate::planted;
 
 /// The longest label, in bytes.
@@ -178,9 +179,12 @@ fn split_result(rest: &[u8]) -> Option<(&[u8], Option<StoredResult>)> {
     let Some(at_ms) = parts.next() else {
         return Some((label, None));
     };
-    let at_ms = std::str::from_utf8(at_ms).ok()?.parse().ok()?;
+    let at_ms: u64 = std::str::from_utf8(at_ms).ok()?.parse().ok()?;
+    if at_ms > LATEST_MS {
+        return None;
+    }
     let result = StoredResult {
-        at: UNIX_EPOCH.checked_add(Duration::from_millis(at_ms))?,
+        at: UNIX_EPOCH + Duration::from_millis(at_ms),
         bytes: parts.next()?.into(),
     };
     Some((label, Some(result)))
@@ -475,6 +479,9 @@ mod tests {
             assert_eq!((result.at, &*result.bytes), (at, bytes));
             assert!(holder.to_string().starts_with("the result of "));
         }
+        // A program that shows the time could not write it.
+        let absurd = b"kept:1700000000000000:1@h:\n253402300800000\nresult";
+        assert_eq!(Holder::parse(absurd), Holder::default());
         // Only a kept name has a result: the label of a lock that is held is what it is.
         let mut held = new_owner(16, "x").into_vec();
         held.extend(b"\n1\nresult");

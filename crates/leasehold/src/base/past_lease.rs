@@ -217,7 +217,7 @@ impl PastLease {
 }
 
 /// The end of the year 9999. Programs that write dates cannot write later ones.
-const LATEST_MS: u64 = 253_402_300_799_999;
+pub(super) const LATEST_MS: u64 = 253_402_300_799_999;
 
 /// `Some(None)` if the time is not known, and `None` if the text is no time.
 fn time(ms: &str) -> Option<Option<SystemTime>> {

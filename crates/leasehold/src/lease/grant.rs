@@ -119,12 +119,19 @@ impl Grant {
         true
     }
 
+    /// Whether nodes handed it over, and it was not extended since.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.renew_at() < self.won_at + self.claim.ttl / 3
+    }
+
     /// Whether a call with these options can take the grant over.
     pub(crate) fn fits(&self, options: &Options) -> bool {
         let same = (self.claim.ttl, &self.label) == (options.ttl, &options.label);
         // The deadline was counted with this drift.
         let timing = (self.drift, self.timeout);
         let same = same && self.claim.is_fenced() >= options.fencing;
+        // One that nodes have handed over has little time left until it is extended.
+        let same = same && (options.renewal || !self.is_handed_over());
         same && !options.detached && timing == (options.drift_of_ttl(), options.timeout_of_node())
     }
 

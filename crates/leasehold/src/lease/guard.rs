@@ -495,24 +495,30 @@ impl Lease {
         if held.is_lost_at(now) {
             return Err(held.lost_error());
         }
-        let give_up_at = held.deadline().min(now + KEEP_PATIENCE);
+        let give_up_at = held.deadline().min(now + KEEP_PATIENCE).min(now + period);
+        // A node that keeps the name already recognises only such a claim when the request is repeated.
+        // It refuses a reader, and a lock without a token, although the first request took effect.
+        let is_recognised = held.claim().is_fenced() && held.claim().mode() == Mode::Exclusive;
+        let mut is_first = true;
         let Some(mut broadcast) = self.send_release(Some(now + period)) else {
             return Err(held.lost_error());
         };
         let mut ending = Ending::new(&self, End::Released);
         let mut backoff = Backoff::new(KEEP_RETRIES, core.next_seed());
         loop {
-            match broadcast.decided().await {
+            let decision = broadcast.decided().await;
+            match decision {
                 Decision::Carried => return Ok(()),
-                Decision::Refuted => {
+                Decision::Refuted if is_first || is_recognised => {
                     self.record_taken_away(&mut ending);
                     return Err(held.lost_error());
                 }
-                Decision::Failed => {}
+                Decision::Refuted | Decision::Failed => {}
             }
+            is_first = false;
             let pause = backoff.pause();
             let at = core.clock.now() + pause;
-            if at >= give_up_at || core.is_shut_down() {
+            if decision == Decision::Refuted || at >= give_up_at || core.is_shut_down() {
                 let refusal = core.refused(held.claim(), &broadcast.round());
                 return Err(core.explain(Error::NoMajority(Box::new(refusal))));
             }

@@ -17,7 +17,7 @@ use crate::base::backoff::{Backoff, Pauses};
 use crate::base::clock::{Clock, Moment};
 use crate::base::name::Name;
 use crate::node::seat::Seat;
-use crate::node::{Call, Claim, DEAD_AFTER, HANDED_OVER, Node, NodeError, Tally, Verb, Vote};
+use crate::node::{Call, Claim, DEAD_AFTER, HANDED_OVER, NodeError, Tally, Verb, Vote};
 use crate::observe::sight::RequestWatch;
 use crate::quorum::{Broadcast, NodeSet, Nodes, Question};
 
@@ -78,8 +78,8 @@ impl Queue {
 
     /// The repeats for a name, or for a permit of a semaphore, on nodes that are not known to fail.
     /// There may be thousands for a node that stopped answering, so these are not even looked at.
-    fn repeats_of(&self, name: &Name, nodes: &[Arc<dyn Node>]) -> Vec<(Moment, u64)> {
-        let fails = |node: usize| matches!(nodes[node].status(), Some(Err(_)));
+    fn repeats_of(&self, name: &Name, failing: NodeSet) -> Vec<(Moment, u64)> {
+        let fails = |node: usize| failing.contains(node);
         let mut waited_for = self.on_node.iter().enumerate();
         if waited_for.all(|(node, repeats)| *repeats == 0 || fails(node)) {
             return Vec::new();
@@ -164,7 +164,10 @@ impl Janitor {
         if shared.queued.load(Ordering::Acquire) > 0 {
             shared.send_releases();
             // A node that is known to fail gets its repeat when that is due.
-            let repeats = shared.queue().repeats_of(name, &shared.nodes);
+            let nodes = shared.nodes.iter().enumerate();
+            let failing = nodes.filter(|(_, node)| matches!(node.status(), Some(Err(_))));
+            let failing = failing.map(|(index, _)| index).collect();
+            let repeats = shared.queue().repeats_of(name, failing);
             shared.send_repeats(repeats);
         }
     }
@@ -439,6 +442,8 @@ async fn run(guard: TaskGuard) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "redis")]
+    use crate::node::Node;
     #[cfg(feature = "redis")]
     use crate::observe::Sight;
 

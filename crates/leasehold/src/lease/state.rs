@@ -356,7 +356,7 @@ impl Held {
 
     /// Whether nodes handed the lease over, and it was not renewed since.
     fn is_handed_over(&self) -> bool {
-        self.renews() && self.grant.renew_at() < self.grant.won_at + self.claim().ttl / 3
+        self.renews() && self.grant.is_handed_over()
     }
 
     /// Reports a renewal. `slack` was left of the lease when it ended.

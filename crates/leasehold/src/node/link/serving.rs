@@ -202,10 +202,15 @@ impl<'a, T: Transport> Serving<'a, T> {
     fn send(&mut self, jobs: Vec<Job>) -> Result<(), NodeError> {
         let now = self.link.clock.now();
         if !self.link.transport.is_admitted(&mut self.connection) {
-            // They wait for the next connection, whose handshake decides.
-            self.link.waiting.extend(jobs);
+            // They wait for the next connection, whose handshake decides, before those that waited behind
+            // them.
+            let later = std::mem::take(&mut self.link.waiting);
+            self.link.waiting.extend(jobs.into_iter().chain(later));
             let why = "the servers behind the client's nodes have changed".into();
             return Err(NodeError::Disconnected { why });
+        }
+        if jobs.is_empty() {
+            return Ok(());
         }
         let asked = jobs.iter().map(|job| job.call.timeout()).min();
         let mut sending = Vec::with_capacity(jobs.len());
@@ -380,14 +385,17 @@ impl<'a, T: Transport> Serving<'a, T> {
         Err(NodeError::TimedOut { after })
     }
 
-    /// Deals with everything that is under way; its outcome is unknown.
+    /// Deals with everything that is under way; its outcome is unknown. What is sent again goes before
+    /// the calls that have not been sent: an acquire must not overtake a release.
     fn abandon(&mut self, why: &NodeError) {
         let now = self.link.clock.now();
+        let later = std::mem::take(&mut self.link.waiting);
         let units = self.batches.drain(..).flat_map(|batch| batch.units);
         let jobs: Vec<_> = units.flat_map(Unit::into_jobs).collect();
         for job in jobs {
             self.set_aside(job, why, now);
         }
+        self.link.waiting.extend(later);
     }
 
     /// Handles a job that has no answer when the connection ends. If the server closed the

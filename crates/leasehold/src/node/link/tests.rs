@@ -28,6 +28,8 @@ struct State {
     silent: bool,
     /// How often the link looked for replies of a silent server.
     looks: usize,
+    /// It may not vote: see `Transport::is_admitted`.
+    is_excluded: bool,
 }
 
 impl Transport for Server {
@@ -54,6 +56,10 @@ impl Transport for Server {
             native: None,
             quarantine: None,
         })
+    }
+
+    fn is_admitted(&self, (): &mut ()) -> bool {
+        !std::mem::take(&mut self.0.lock().unwrap().is_excluded)
     }
 
     fn send(&self, (): &mut (), units: &[Unit], _: u64, _: Option<Moment>) -> Sent<()> {
@@ -203,10 +209,10 @@ struct Silent {
 }
 
 impl Silent {
-    async fn connect() -> Self {
+    async fn connect<const N: usize>(floors: [u64; N]) -> Self {
         let server = Server::default();
         let state = State {
-            floors: [0].into(),
+            floors: floors.into(),
             silent: true,
             ..State::default()
         };
@@ -229,13 +235,13 @@ impl Silent {
         }
     }
 
-    fn submit(&mut self) {
+    fn submit(&mut self, verb: Verb) {
         let ttl = Duration::from_secs(10);
         let claim = Claim::new(Name::new("a").unwrap(), new_owner(TOKEN, ""), TOKEN, ttl);
         let (sender, answers) = mpsc::channel();
         let tally = Arc::new(Receiver(sender));
         self.link
-            .submit(Call::new(Verb::Wait, Arc::new(claim), ttl, tally, 0));
+            .submit(Call::new(verb, Arc::new(claim), ttl, tally, 0));
         self.answers.push(answers);
     }
 
@@ -260,13 +266,13 @@ async fn turn() {
 #[tokio::test]
 async fn while_the_server_is_busy_calls_of_other_tasks_are_sent_together() {
     let task = tokio::spawn(async {
-        let mut silent = Silent::connect().await;
-        silent.submit();
+        let mut silent = Silent::connect([0]).await;
+        silent.submit(Verb::Wait);
         turn().await;
         assert_eq!(silent.writes(), ["Wait"], "at once");
-        silent.submit();
+        silent.submit(Verb::Wait);
         turn().await;
-        silent.submit();
+        silent.submit(Verb::Wait);
         turn().await;
         assert_eq!(silent.writes(), ["Wait", "Wait, Wait"]);
     });
@@ -276,14 +282,14 @@ async fn while_the_server_is_busy_calls_of_other_tasks_are_sent_together() {
 #[tokio::test]
 async fn a_link_that_can_send_nothing_more_does_not_spin() {
     let task = tokio::spawn(async {
-        let mut silent = Silent::connect().await;
+        let mut silent = Silent::connect([0]).await;
         for sent in 1..=serving::MAX_IN_FLIGHT {
-            silent.submit();
+            silent.submit(Verb::Wait);
             while silent.writes().len() < sent {
                 turn().await;
             }
         }
-        silent.submit();
+        silent.submit(Verb::Wait);
         turn().await;
         let looks = silent.server.0.lock().unwrap().looks;
         for _ in 0..100 {
@@ -291,6 +297,28 @@ async fn a_link_that_can_send_nothing_more_does_not_spin() {
         }
         assert_eq!(silent.writes().len(), serving::MAX_IN_FLIGHT);
         assert_eq!(silent.server.0.lock().unwrap().looks, looks);
+    });
+    task.await.unwrap();
+}
+
+/// An acquire must not overtake a release that was sent before it: the lock would still be held.
+#[tokio::test]
+async fn what_was_sent_is_sent_again_before_later_calls() {
+    let task = tokio::spawn(async {
+        let mut server = Silent::connect([0, 0]).await;
+        server.submit(Verb::Release { keep: None });
+        while server.writes().is_empty() {
+            turn().await;
+        }
+        {
+            let mut state = server.server.0.lock().unwrap();
+            (state.silent, state.is_excluded) = (false, true);
+        }
+        server.submit(Verb::Acquire);
+        while server.writes().len() < 2 {
+            turn().await;
+        }
+        assert_eq!(server.writes()[1], "release, Acquire");
     });
     task.await.unwrap();
 }

@@ -28,9 +28,7 @@ impl Realm {
                 let link = std::fs::read_link(format!("/proc/self/ns/{kind}")).ok()?;
                 Some(link.to_string_lossy().into_owned())
             };
-            let processes = boot
-                .zip(namespace("pid"))
-                .filter(|_| proc_is_ours());
+            let processes = boot.zip(namespace("pid")).filter(|_| proc_is_ours());
             Self {
                 processes: processes.map(|(boot, pids)| format!("{boot}/{pids}")),
                 clock: boot.map(|boot| format!("{boot}/{}", namespace("time").unwrap_or_default())),

@@ -26,13 +26,38 @@ pub(super) async fn write(
     entries: Vec<HistoryEntry>,
 ) -> Result<(), NodeError> {
     let mut slot = connection.lock().await;
+    let pipeline = additions(&entries);
     // A connection that fails is not used again. Neither is one whose reply was not awaited.
-    let open = match slot.take() {
-        Some(open) => open,
-        None => target.open_within(timeout).await?,
+    let written = match slot.take() {
+        Some(open) => write_over(open, &pipeline, timeout).await,
+        None => write_over(target.open_within(timeout).await?, &pipeline, timeout).await,
     };
+    // It was idle since the lease began, perhaps for hours, and may have been closed on the way. An entry
+    // that is written twice is shown once.
+    let written = match written {
+        Err(NodeError::Disconnected { .. }) => {
+            write_over(target.open_within(timeout).await?, &pipeline, timeout).await
+        }
+        written => written,
+    };
+    *slot = Some(written?);
+    Ok(())
+}
+
+/// Returns the connection if everything was written.
+async fn write_over(
+    open: Connection,
+    pipeline: &Pipeline,
+    timeout: Duration,
+) -> Result<Connection, NodeError> {
+    checked(&open.exchange_within(pipeline, timeout).await?)?;
+    Ok(open)
+}
+
+/// The requests that add entries to the lists of their names.
+fn additions(entries: &[HistoryEntry]) -> Pipeline {
     let mut pipeline = Pipeline::new();
-    for entry in &entries {
+    for entry in entries {
         let push = match entry.begins_history() {
             true => "LPUSH",
             false => "LPUSHX",
@@ -48,9 +73,7 @@ pub(super) async fn write(
         pipeline.cmd("LTRIM").arg(&key).arg(0).arg(last);
         pipeline.cmd("PEXPIRE").arg(&key).arg(kept);
     }
-    checked(&open.exchange_within(&pipeline, timeout).await?)?;
-    *slot = Some(open);
-    Ok(())
+    pipeline
 }
 
 /// Reads the list of a name, over a connection of its own.

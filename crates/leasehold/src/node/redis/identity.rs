@@ -25,6 +25,24 @@ use crate::node::link::Native;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Identity(String);
 
+/// By what a client recognises the memory of a server from one handshake to the next.
+#[derive(Clone, Debug)]
+pub(super) struct KnownBy {
+    pub(super) identity: Identity,
+    /// The epoch record.
+    pub(super) record: String,
+}
+
+impl KnownBy {
+    /// Whether a server that is known by this still has the memory of `earlier`. The identities of all
+    /// servers that hide their run id are the same. Such a server has forgotten if it has another epoch
+    /// on record.
+    pub(super) fn continues(&self, earlier: &Self) -> bool {
+        let by_record = self.identity.0 == Identity::ANONYMOUS;
+        self.identity.continues(&earlier.identity) && (!by_record || self.record == earlier.record)
+    }
+}
+
 /// What a server reports about itself.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServerInfo {
@@ -240,6 +258,25 @@ mod tests {
         }
         for other in [identity("r2", &zeros, -1), identity("r", &zeros, -1)] {
             assert!(all.iter().all(|one| !other.continues(one)), "{other:?}");
+        }
+    }
+
+    /// Otherwise the restart guard would not apply to it.
+    #[test]
+    fn a_server_that_hides_its_run_id_is_known_by_its_record() {
+        let known_by = |run_id, record: &str| KnownBy {
+            identity: identity(run_id, "0", -1),
+            record: record.to_owned(),
+        };
+        // A run id of this kind counts as hidden.
+        let (hidden, shown) = ("a'b", "r1");
+        for (run_id, before, now, expected) in [
+            (hidden, "1", "1", true),
+            (hidden, "1", "2", false),
+            (shown, "1", "2", true),
+        ] {
+            let (before, now) = (known_by(run_id, before), known_by(run_id, now));
+            assert_eq!(now.continues(&before), expected, "{before:?} {now:?}");
         }
     }
 

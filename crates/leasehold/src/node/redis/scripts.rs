@@ -552,9 +552,10 @@ pub(super) fn set<'o>(call: &Call, output: &'o mut Vec<u8>) -> Request<'o> {
         .arg(Number(whole_ms(claim.ttl())))
 }
 
-/// Rounds up, so that the result is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.
+/// Rounds up, and is never zero: `PX 0` is an error, and `PEXPIRE 0` deletes.
 fn whole_ms(time: Duration) -> u64 {
-    u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+    let ms = time.as_nanos().div_ceil(1_000_000).max(1);
+    u64::try_from(ms).unwrap_or(u64::MAX)
 }
 
 /// Returns the constants as text, as in the epoch record.

@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::bells::{Bells, Subscription};
 use super::connection::Connection;
-use super::identity::{self, Identity, ServerInfo};
+use super::identity::{self, Identity, KnownBy, ServerInfo};
 use super::reply::{self, bytes, glimpse, read_hello, server_error};
 use super::roster::{Admission, Place, Roster};
 use super::scripts::{self, KeyForm, Scripts};
@@ -25,7 +25,7 @@ use crate::node::link::{
     Aftermath, Handshake, Memory, Native, Quarantine, Sent, Sharing, Transport, Unit,
 };
 use crate::node::rules::Constants;
-use crate::node::{NodeError, NodeSettings, VERIFY_AFTER};
+use crate::node::{NodeError, NodeSettings};
 
 /// How often a server is looked at again on which another client may be recording its set.
 const FIRST_CONTACT_PAUSE: Duration = Duration::from_millis(20);
@@ -47,18 +47,21 @@ pub(super) struct Connector {
 
 /// What is known of the server's memory.
 #[derive(Default)]
-pub(super) struct KnownMemory(Mutex<Option<Memory<Identity>>>);
+pub(super) struct KnownMemory(Mutex<Option<Memory<KnownBy>>>);
 
 pub(super) type SharedMemory = Arc<KnownMemory>;
 
 impl KnownMemory {
-    fn lock(&self) -> MutexGuard<'_, Option<Memory<Identity>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Memory<KnownBy>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who the server was at the latest handshake.
     pub(super) fn identity(&self) -> Option<Identity> {
-        self.lock().as_ref().map(|memory| memory.identity().clone())
+        let memory = self.lock();
+        memory
+            .as_ref()
+            .map(|memory| memory.identity().identity.clone())
     }
 }
 
@@ -226,14 +229,18 @@ impl Connector {
     fn quarantine(&self, server: &ServerInfo, epoch: &Epoch) -> Option<Quarantine> {
         let now = self.clock.now();
         let age = server.memory_age(epoch.age, self.target.follows_failovers());
-        let (memory, identity) = (&mut *self.memory(), server.identity.clone());
-        let since = Memory::note(memory, identity, age, now, Identity::continues);
+        let known_by = KnownBy {
+            identity: server.identity.clone(),
+            record: epoch.record.clone(),
+        };
+        let memory = &mut *self.memory();
+        let since = Memory::note(memory, known_by, age, now, KnownBy::continues);
         let guard = self.constants.restart_guard;
         let guard = guard.filter(|_| !self.assume_fresh && !epoch.fresh);
         Quarantine::new(since, guard, epoch.votes_in, now)
     }
 
-    fn memory(&self) -> MutexGuard<'_, Option<Memory<Identity>>> {
+    fn memory(&self) -> MutexGuard<'_, Option<Memory<KnownBy>>> {
         self.memory.lock()
     }
 
@@ -312,18 +319,13 @@ impl Session {
     /// In a failover that an operator began, the old master goes on granting and renewing locks for
     /// about ten seconds after a replica was promoted: only then do the sentinels demote it. A restart
     /// guard may be over by then.
-    fn look_out(&mut self, clock: &Clock) {
+    fn look_out(&mut self) {
         if self.target.follows_failovers() && self.lookout.is_empty() {
-            let (target, clock) = (self.target.clone(), clock.clone());
-            self.lookout.spawn(async move {
-                loop {
-                    match target.is_replaced().await {
-                        Ok(is_replaced) => return is_replaced,
-                        // They do not agree: a failover may be under way.
-                        Err(_) => clock.sleep(VERIFY_AFTER).await,
-                    }
-                }
-            });
+            let target = self.target.clone();
+            // If they do not agree, a failover may be under way: they are asked again with the next
+            // verification.
+            self.lookout
+                .spawn(async move { target.is_replaced().await.unwrap_or(false) });
         }
     }
 
@@ -447,7 +449,7 @@ impl Transport for Connector {
         verify: Option<Moment>,
     ) -> Sent<Vec<Value>> {
         if verify.is_some() {
-            session.look_out(&self.clock);
+            session.look_out();
         }
         let scripts = &session.epoch.scripts;
         Box::pin(session.connection.send(|output| {
