@@ -256,16 +256,20 @@ impl Roster {
         let member = &state.members[node];
         // For a server that has lost its memory. It belongs to the set if this client has seen it
         // there, or if the client names the nodes of the set exactly as they are on record.
-        let was_member = || member.set.as_ref().is_some_and(|own| own.is_same(set));
-        // A server that is being recorded may turn out to belong to another set.
-        let pending =
-            |member: &Member| !member.recorded && matches!(member.presence, Presence::Here { .. });
+        let belongs = |member: &Member| {
+            let was_member = member.set.as_ref().is_some_and(|own| own.is_same(set));
+            was_member || set.labels == ours
+        };
+        // A server that is being recorded may turn out to belong to another set. (One that does not
+        // belong to this set is refused, and nothing becomes known by waiting for it.)
+        let pending = |member: &Member| {
+            let is_here = matches!(member.presence, Presence::Here { .. });
+            !member.recorded && is_here && belongs(member)
+        };
         match member.recorded {
             true if phase != Phase::Over && state.members.iter().any(pending) => Verdict::Open,
             true => Verdict::Admit(Admission::Vote),
-            false if was_member() || set.labels == ours => {
-                Verdict::Admit(Admission::Record(set.clone()))
-            }
+            false if belongs(member) => Verdict::Admit(Admission::Record(set.clone())),
             false => self.refuse(first, set),
         }
     }
@@ -462,7 +466,9 @@ mod tests {
         }
         assert_eq!(same.judge(2, Phase::Over), record(&known));
         assert!(refuses(aliased.judge(2, Phase::Over), "a, b, c"));
-        assert_eq!(aliased.judge(0, Phase::Over), VOTE);
+        // It may turn out to belong to another set only if this client records the set there.
+        assert_eq!(same.judge(0, Phase::FirstContact), Verdict::Open);
+        assert_eq!(aliased.judge(0, Phase::FirstContact), VOTE);
     }
 
     #[test]
