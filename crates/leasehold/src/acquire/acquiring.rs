@@ -1,5 +1,7 @@
 //! A call to acquire a lock, as it is counted, reported and traced.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -35,13 +37,15 @@ pub(crate) struct Acquiring<'a> {
     /// Nodes said that the lock is taken.
     contended_on_nodes: AtomicBool,
     warned: AtomicBool,
-    /// The lock in events and spans. `None` if there are neither.
-    seen: Option<Box<Seen>>,
+    /// `None` if nothing observes the call.
+    seen: Option<&'a Seen>,
     hand_over: Option<HandOver>,
     is_finished: bool,
 }
 
-struct Seen {
+/// A call as observers and spans see it. In a box, because most programs have neither.
+pub(crate) struct Seen {
+    name: Name,
     subject: Option<Subject>,
     span: Span,
     /// The span of the caller.
@@ -49,7 +53,12 @@ struct Seen {
 }
 
 impl<'a> Acquiring<'a> {
-    pub(crate) fn begin(core: &'a Core, key: &'a Name, mode: Mode, options: &Options) -> Self {
+    pub(crate) fn begin(
+        core: &'a Core,
+        (key, mode): (&'a Name, Mode),
+        options: &Options,
+        seen: Option<&'a Seen>,
+    ) -> Self {
         Self {
             core,
             key,
@@ -60,19 +69,10 @@ impl<'a> Acquiring<'a> {
             contended: AtomicBool::new(false),
             contended_on_nodes: AtomicBool::new(false),
             warned: AtomicBool::new(false),
-            seen: match core.sight().is_observed() || is_traced() {
-                false => None,
-                true => Some(Seen::new(core, key, mode, options)),
-            },
+            seen,
             hand_over: None,
             is_finished: false,
         }
-    }
-
-    /// The span of the call, if it is recorded.
-    pub(crate) fn span(&self) -> Option<Span> {
-        let span = &self.seen.as_ref()?.span;
-        (!span.is_disabled()).then(|| span.clone())
     }
 
     /// Notes that the lock is taken, and the call waits if it may. Counts once.
@@ -149,15 +149,14 @@ impl<'a> Acquiring<'a> {
     /// What a lease of this call takes along. Its span belongs to the caller's span, not to that of the
     /// call, which ends before.
     pub(crate) fn holding(&self, token: u64) -> Option<Box<Holding>> {
-        let seen = self.seen.as_ref()?;
+        let seen = self.seen?;
         let span = match seen.span.is_disabled() {
             true => Span::none(),
             false => {
-                let name = self.core.event_name(self.key);
                 let span = tracing::info_span!(
                     parent: &seen.outer,
                     "leasehold.hold",
-                    %name,
+                    name = %seen.name,
                     token,
                     outcome = tracing::field::Empty
                 );
@@ -186,7 +185,7 @@ impl<'a> Acquiring<'a> {
         if std::mem::replace(&mut self.is_finished, true) {
             return;
         }
-        if let Some(seen) = &self.seen {
+        if let Some(seen) = self.seen {
             seen.span.record("outcome", outcome.as_str());
             token.map(|token| seen.span.record("token", token));
         }
@@ -203,7 +202,7 @@ impl<'a> Acquiring<'a> {
     }
 
     fn subject(&self) -> Option<&Subject> {
-        self.seen.as_ref()?.subject.as_ref()
+        self.seen?.subject.as_ref()
     }
 }
 
@@ -214,6 +213,23 @@ impl Drop for Acquiring<'_> {
 }
 
 impl Seen {
+    /// `None` if there are neither observers nor spans.
+    pub(crate) fn of(core: &Core, key: &Name, mode: Mode, options: &Options) -> Option<Box<Self>> {
+        let is_seen = core.sight().is_observed() || is_traced();
+        is_seen.then(|| Self::new(core, key, mode, options))
+    }
+
+    /// Does the work of a call in its span.
+    pub(crate) fn enter<F: Future>(
+        seen: Option<&Self>,
+        mut work: Pin<&mut F>,
+    ) -> impl Future<Output = F::Output> {
+        poll_fn(move |cx| match seen {
+            None => work.as_mut().poll(cx),
+            Some(seen) => seen.span.in_scope(|| work.as_mut().poll(cx)),
+        })
+    }
+
     fn new(core: &Core, key: &Name, mode: Mode, options: &Options) -> Box<Self> {
         let name = core.event_name(key);
         let span = match is_traced() {
@@ -232,6 +248,7 @@ impl Seen {
                 true => Span::none(),
                 false => Span::current(),
             },
+            name,
             span,
         })
     }

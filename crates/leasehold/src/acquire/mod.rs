@@ -4,9 +4,8 @@
 //! turn it is becomes a [`waiter`]: it makes an [`attempt`] and, if the lock is held, stands in line
 //! on the nodes. The [`proposer`] chooses tokens, and [`patience`] decides how long to go on.
 
+use std::pin::pin;
 use std::sync::Arc;
-
-use tracing::Instrument;
 
 use crate::Lease;
 use crate::base::error::{Error, Invalid};
@@ -16,7 +15,7 @@ use crate::client::core::Core;
 use crate::client::options::Options;
 use crate::lease::grant::Won;
 use crate::observe::HandOver;
-use acquiring::Acquiring;
+use acquiring::{Acquiring, Seen};
 pub(crate) use handle::{Handle, unless_held};
 use local_queue::{LocalQueue, LocalTurn};
 use patience::Patience;
@@ -42,14 +41,12 @@ pub(crate) async fn acquire(
     want: &Want,
     options: &Options,
 ) -> Result<Lease, Error> {
-    let mut call = Acquiring::begin(core, &want.name, want.mode, options);
-    let acquired = match call.span() {
-        None => take_turn(core, want, options, &mut call).await,
-        // In a box: most programs record no spans, and their futures are small.
-        Some(span) => {
-            let acquiring = take_turn(core, want, options, &mut call);
-            Box::pin(acquiring).instrument(span).await
-        }
+    let Want { name, mode } = want;
+    let seen = Seen::of(core, name, *mode, options);
+    let mut call = Acquiring::begin(core, (name, *mode), options, seen.as_deref());
+    let acquired = {
+        let acquiring = pin!(take_turn(core, want, options, &mut call));
+        Seen::enter(seen.as_deref(), acquiring).await
     };
     call.finish(&acquired);
     acquired
@@ -83,13 +80,16 @@ pub(crate) async fn acquire_alone(
     want: &Want,
     options: &Options,
 ) -> Result<Lease, Error> {
-    let mut call = Acquiring::begin(core, &want.name, want.mode, options);
-    let span = call.span().unwrap_or_else(tracing::Span::none);
-    let acquired = async {
-        check(core, want, options)?;
-        acquire_at(core, want, options, &mut call, None).await
+    let Want { name, mode } = want;
+    let seen = Seen::of(core, name, *mode, options);
+    let mut call = Acquiring::begin(core, (name, *mode), options, seen.as_deref());
+    let acquired = {
+        let acquiring = pin!(async {
+            check(core, want, options)?;
+            acquire_at(core, want, options, &mut call, None).await
+        });
+        Seen::enter(seen.as_deref(), acquiring).await
     };
-    let acquired = acquired.instrument(span).await;
     call.finish(&acquired);
     acquired
 }
@@ -103,21 +103,24 @@ pub(crate) async fn acquire_permit(
     permits: u32,
     options: &Options,
 ) -> Result<Lease, Error> {
-    let mut call = Acquiring::begin(core, semaphore, Mode::Exclusive, options);
-    let span = call.span().unwrap_or_else(tracing::Span::none);
-    let acquired = async {
-        options.validate(core.constants.restart_guard)?;
-        if !options.fencing {
-            return Err(Invalid::PermitWithoutFencing.into());
-        }
-        core.check_runtime()?;
-        core.janitor.send_queued(semaphore);
-        let patience = Patience::new(options, core.next_seed(), call.started, None);
-        let won = waiter::acquire_permit(core, semaphore, permits, options, patience, &call);
-        let won = won.await?;
-        begin_lease(core, won, options, &mut call, None)
+    let wanted = (semaphore, Mode::Exclusive);
+    let seen = Seen::of(core, semaphore, Mode::Exclusive, options);
+    let mut call = Acquiring::begin(core, wanted, options, seen.as_deref());
+    let acquired = {
+        let acquiring = pin!(async {
+            options.validate(core.constants.restart_guard)?;
+            if !options.fencing {
+                return Err(Invalid::PermitWithoutFencing.into());
+            }
+            core.check_runtime()?;
+            core.janitor.send_queued(semaphore);
+            let patience = Patience::new(options, core.next_seed(), call.started, None);
+            let won = waiter::acquire_permit(core, semaphore, permits, options, patience, &call);
+            let won = won.await?;
+            begin_lease(core, won, options, &mut call, None)
+        });
+        Seen::enter(seen.as_deref(), acquiring).await
     };
-    let acquired = acquired.instrument(span).await;
     call.finish(&acquired);
     acquired
 }
