@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use leasehold::Moment;
 use leasehold::node::link::{
-    self, Aftermath, Handshake, Job, LineLook, Memory, Native, Quarantine, Sent, Sharing,
-    Transport, Unit,
+    self, Aftermath, Handshake, Job, LineLook, Memory, Native, Quarantine, Sent, Transport, Unit,
 };
 use leasehold::node::{Call, Claim, Node, NodeError, Notifier, Watch};
 use tokio::sync::oneshot;
@@ -312,7 +311,6 @@ impl Wire {
             now_us,
             clock_offset_us: 0,
             skew_us: constants.skew.as_micros() as u64,
-            sharing: Sharing::Allowed,
             native: world.plan.native.then_some(Native::DelIfEq),
             quarantine: Quarantine::new(since, guard, Duration::ZERO, now),
         })

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Name;
-use leasehold::node::link::{self, By, Job, Unit};
+use leasehold::node::link::{self, Job, Unit};
 use leasehold::node::{Claim, Seat, Verb};
 
 use crate::store::Epoch;
@@ -15,8 +15,6 @@ pub struct Ask {
     pub verb: Verb,
     /// The claim.
     pub claim: Claim,
-    /// How the script is named.
-    pub by: By,
     /// Whether it shares the script with others, and is executed only if it is the common case.
     pub shares: bool,
     /// Whether it is a release that does not raise the fence.
@@ -41,7 +39,6 @@ impl Ask {
             claim: Claim::new(claim.name().clone(), owner, claim.token(), claim.ttl())
                 .with_result_of(claim)
                 .on_one_node(claim.is_on_one_node()),
-            by: job.by,
             shares: false,
             is_plain_delete: job.is_plain_delete,
             overtook: job.overtook,

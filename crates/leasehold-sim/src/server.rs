@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use leasehold::node::NodeError;
-use leasehold::node::link::{By, Reply as Said};
+use leasehold::node::link::Reply as Said;
 use leasehold::node::rules::Constants;
 use leasehold::{Holder, Name};
 
@@ -70,7 +70,7 @@ impl State {
         if self.replica {
             return Said::Answer(Err(NodeError::ReadOnly));
         }
-        if ask.by == By::Hash && !self.scripts {
+        if !self.scripts {
             return Said::NoScript;
         }
         let subscriptions = &mut self.subscriptions;

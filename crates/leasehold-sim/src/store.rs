@@ -471,7 +471,6 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
-    use leasehold::node::link::By;
 
     use super::*;
 
@@ -483,7 +482,6 @@ mod tests {
         Ask {
             verb: Verb::Acquire,
             claim: Claim::new(name, token.to_string().into_bytes(), token, ttl),
-            by: By::Hash,
             shares: false,
             is_plain_delete: false,
             overtook: false,

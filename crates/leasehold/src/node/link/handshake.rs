@@ -21,22 +21,10 @@ pub struct Handshake {
     pub clock_offset_us: i64,
     /// By how much a token may be ahead of the server's clock.
     pub skew_us: u64,
-    /// Which calls may share a script.
-    pub sharing: Sharing,
     /// The server's own compare-and-delete, unless it has refused it.
     pub native: Option<Native>,
     /// Until when the server does not vote, because it may have forgotten leases.
     pub quarantine: Option<Quarantine>,
-}
-
-/// Which calls may share a script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
-    /// All calls of the common case.
-    Allowed,
-    /// None: the server has not taken all scripts. A user without SCRIPT LOAD can do without it
-    /// (see [`By::Text`](super::By::Text)), one call at a time.
-    Off,
 }
 
 impl Handshake {

@@ -12,8 +12,6 @@ pub struct Job {
     /// The call.
     pub call: Call,
     pub(super) deadline: Moment,
-    /// How its script is named to the server.
-    pub by: By,
     pub(super) redos: u8,
     /// It turned out not to be the common case.
     pub(super) alone: bool,
@@ -27,22 +25,12 @@ pub struct Job {
     pub released: bool,
 }
 
-/// How a script is named to the server.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum By {
-    /// By its hash, which the server knows unless it forgot.
-    Hash,
-    /// By its text, which makes the server know it again.
-    Text,
-}
-
 impl Job {
     pub(crate) fn new(call: Call, now: Moment) -> Self {
         let deadline = now + call.timeout();
         Self {
             call,
             deadline,
-            by: By::Hash,
             redos: 0,
             alone: false,
             in_doubt: false,

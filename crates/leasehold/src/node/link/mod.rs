@@ -32,10 +32,10 @@ use crate::base::clock::{Clock, Moment};
 use crate::observe::NodeWatch;
 use status::Status;
 
-pub use handshake::{Handshake, Memory, Quarantine, Sharing};
+pub use handshake::{Handshake, Memory, Quarantine};
+pub use job::Job;
 #[cfg(test)]
 pub(crate) use job::tests as testing;
-pub use job::{By, Job};
 pub use outcome::{Aftermath, LineLook, Reply};
 pub use plan::{Native, Unit};
 #[cfg(feature = "planted-bugs")]

@@ -1,6 +1,6 @@
 //! What the replies of a server mean for the jobs that they answer.
 
-use super::job::{By, Job, MAX_REDOS};
+use super::job::{Job, MAX_REDOS};
 use crate::node::{NodeError, Vote};
 
 /// What a server answered to one job.
@@ -107,7 +107,6 @@ impl Aftermath {
             }
             Reply::NoScript | Reply::Forgot => {
                 self.forgot = true;
-                job.by = By::Text;
                 job.redos += 1;
                 self.alone(job);
             }

@@ -19,7 +19,7 @@ use super::job::Job;
 use super::outcome::Aftermath;
 use super::plan::{Unit, mark_plain_deletes, plan};
 use super::task::Task;
-use super::{Handshake, Sent, Sharing, Transport};
+use super::{Handshake, Sent, Transport};
 use crate::base::clock::Moment;
 use crate::node::call::Tick;
 use crate::node::{Call, NodeError};
@@ -271,10 +271,7 @@ impl<'a, T: Transport> Serving<'a, T> {
     /// Puts calls together that can share a request.
     fn plan(&self, mut jobs: Vec<Job>) -> Vec<Unit> {
         mark_plain_deletes(&mut jobs, self.connected);
-        match self.server.sharing {
-            Sharing::Allowed => plan(jobs, self.server.cap(), self.server.native),
-            Sharing::Off => jobs.into_iter().map(Unit::One).collect(),
-        }
+        plan(jobs, self.server.cap(), self.server.native)
     }
 
     /// Rule: if the server was not asked for its identity within the last

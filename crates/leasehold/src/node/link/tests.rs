@@ -52,7 +52,6 @@ impl Transport for Server {
             now_us: TOKEN,
             clock_offset_us: 0,
             skew_us: 0,
-            sharing: Sharing::Allowed,
             native: None,
             quarantine: None,
         })

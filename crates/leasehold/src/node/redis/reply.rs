@@ -66,8 +66,9 @@ fn look(line: Option<&Value>) -> LineLook {
 /// Reads the reply to a script of many: the first call's owner value, if all were done, or
 /// that and for each call 1 or 2 if it was done, 0 if it must be sent alone.
 fn read_many(jobs: Vec<Job>, value: &Value, vote: impl Fn(i64) -> Vote, after: &mut Aftermath) {
-    // The same error for all, or the server has forgotten the script: each finds out by itself.
+    // The same error for all: each finds out by itself.
     let failed = matches!(value, Value::ServerError(_));
+    let has_forgotten = is_forgotten(value);
     let first = jobs.first().map(|job| job.call.claim().owner());
     let ours = |value: &Value| matches!(value, Value::BulkString(owner) if Some(&**owner) == first);
     let (all, each): (_, &[Value]) = match value {
@@ -80,6 +81,7 @@ fn read_many(jobs: Vec<Job>, value: &Value, vote: impl Fn(i64) -> Vote, after: &
     let mut each = each.iter();
     for job in jobs {
         let reply = match each.next() {
+            None if has_forgotten => Reply::NoScript,
             None if failed => Reply::Alone,
             None if all => Reply::Answer(Ok(vote(1))),
             Some(Value::Int(0)) => Reply::Alone,
@@ -90,10 +92,15 @@ fn read_many(jobs: Vec<Job>, value: &Value, vote: impl Fn(i64) -> Vote, after: &
     }
 }
 
+/// Whether the server has forgotten a script that was sent over this connection.
+fn is_forgotten(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}
+
 /// `is_plain_delete`: whether the call was sent as a plain compare-and-delete.
 fn read(value: Value, call: &Call, is_plain_delete: bool) -> Reply {
     match value {
-        Value::ServerError(error) if error.code() == "NOSCRIPT" => Reply::NoScript,
+        value if is_forgotten(&value) => Reply::NoScript,
         Value::ServerError(error) => Reply::Answer(Err(server_error(&error))),
         Value::Int(number) => read_number(number, call),
         Value::Nil if is_plain_delete => Reply::Answer(Ok(Vote::Released { held: false })),

@@ -1,8 +1,10 @@
 //! The requests that run scripts on a server: text, hash, keys and arguments.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use redis::{Cmd, Script, ServerError, Value};
+use redis::{Cmd, ServerError, Value};
 
 use super::bells::Bells;
 use super::identity::Identity;
@@ -11,7 +13,7 @@ use super::request::{Number, Request, SideKey};
 use super::template::Fragments;
 use crate::base::name::Name;
 use crate::node::line::BEHIND;
-use crate::node::link::{By, Job, Native};
+use crate::node::link::{Job, Native};
 use crate::node::record::SERVED_AT_ONCE;
 use crate::node::rules::{Constants, micros};
 use crate::node::seat::Seat;
@@ -32,45 +34,63 @@ const SHARED_VOTE: &str = include_str!("shared_vote.lua");
 /// The scripts use it in whole seconds.
 const _: () = assert!(DEAD_AFTER.subsec_nanos() == 0);
 
-/// A script with its hash.
+/// A script, which is put together when it is first needed.
+struct Script {
+    source: &'static str,
+    wait_of: Mode,
+    text: OnceLock<Text>,
+    /// Whether it was sent over this connection.
+    was_sent: AtomicBool,
+}
+
 struct Text {
     code: String,
     hash: String,
 }
 
-impl Text {
-    fn new(code: String) -> Self {
-        let hash = Script::new(&code).get_hash().to_owned();
-        Self { code, hash }
+impl Script {
+    fn new(source: &'static str) -> Self {
+        Self {
+            source,
+            wait_of: Mode::Exclusive,
+            text: OnceLock::new(),
+            was_sent: AtomicBool::new(false),
+        }
     }
 
-    /// A request that runs the script.
-    fn request<'o>(&self, by: By, output: &'o mut Vec<u8>) -> Request<'o> {
-        let request = Request::new(output);
-        match by {
-            By::Hash => request.arg("EVALSHA").arg(&self.hash),
-            By::Text => request.arg("EVAL").arg(&self.code),
+    /// With the pieces for WAIT of readers.
+    fn of_readers(source: &'static str) -> Self {
+        Self {
+            wait_of: Mode::Shared,
+            ..Self::new(source)
         }
     }
 }
 
 /// The scripts for one epoch of a server. The constants, the epoch and the floor, which are the same
 /// for every request, are part of their text and cost nothing.
+///
+/// A script is sent as text when a connection first needs it, and then by its hash: most connections
+/// need few of them, and all are 70 KB. If the server forgets a script, the next handshake begins anew.
 pub(super) struct Scripts {
-    acquire: Text,
-    wait: Text,
-    extend: Text,
-    release: Text,
-    delete: Text,
-    plain: Text,
-    shared: Text,
-    wait_shared: Text,
-    permit: Text,
-    acquire_many: Text,
-    extend_many: Text,
-    delete_many: Text,
+    acquire: Script,
+    wait: Script,
+    extend: Script,
+    release: Script,
+    delete: Script,
+    plain: Script,
+    shared: Script,
+    wait_shared: Script,
+    permit: Script,
+    acquire_many: Script,
+    extend_many: Script,
+    delete_many: Script,
     form: KeyForm,
     epoch_key: Vec<u8>,
+    /// The constants, before the text of each script.
+    constants: String,
+    /// The pieces of scripts, for WAIT of exclusive and of shared claims.
+    pieces: [OnceLock<Fragments>; 2],
 }
 
 /// Which keys of a name a request declares. Every argument costs the server as much as a sixth of
@@ -200,63 +220,82 @@ impl Scripts {
         floor: u64,
         form: KeyForm,
     ) -> Self {
-        let keys = form.piece(&lua_string(epoch_key));
-        let fragments = |of_mode: &str| {
+        // Four hours: one for rounding and for a clock that is being slewed, and nearly three for the
+        // lock itself (10^7 ms; longer ones count on top).
+        let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
+        let constants = format!(
+            "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
+             local EPOCH = '{record}'\n\
+             local DEAD, DEAD_S, ORDER_KNOWN_AFTER = {}, {}, {}\n\
+             local KEPT_MS, REFRESH_MS = '{}', {}\n\
+             local TURN, TURN_MS, HANDED_OVER_MS = '{TURN_MARK}', '{}', '{}'\n",
+            constants.skew_us(),
+            constants.retention_us(),
+            fence_ttl.as_millis(),
+            DEAD_AFTER.as_micros(),
+            DEAD_AFTER.as_secs(),
+            ORDER_KNOWN_AFTER.as_micros(),
+            LINE_KEPT.as_millis(),
+            LINE_KEPT.as_millis() - LINE_KEPT.as_millis() / 3,
+            TURN.as_millis(),
+            HANDED_OVER.as_millis(),
+        );
+        Self {
+            acquire: Script::new(include_str!("acquire.lua")),
+            wait: Script::new(include_str!("wait.lua")),
+            extend: Script::new(include_str!("extend.lua")),
+            release: Script::new(include_str!("release.lua")),
+            delete: Script::new(include_str!("delete.lua")),
+            plain: Script::new(include_str!("plain.lua")),
+            shared: Script::new(include_str!("shared.lua")),
+            wait_shared: Script::of_readers(include_str!("wait.lua")),
+            permit: Script::new(include_str!("permit.lua")),
+            acquire_many: Script::new(include_str!("acquire_many.lua")),
+            extend_many: Script::new(include_str!("extend_many.lua")),
+            delete_many: Script::new(include_str!("delete_many.lua")),
+            form,
+            epoch_key: epoch_key.to_owned(),
+            constants,
+            pieces: [const { OnceLock::new() }; 2],
+        }
+    }
+
+    fn pieces(&self, mode: Mode) -> &Fragments {
+        let (index, of_mode) = match mode {
+            Mode::Shared => (1, include_str!("wait_shared.lua")),
+            _ => (0, include_str!("wait_exclusive.lua")),
+        };
+        self.pieces[index].get_or_init(|| {
             Fragments::parse(FRAGMENTS)
                 .and(of_mode)
-                .with("keys", &keys)
+                .with("keys", &self.form.piece(&lua_string(&self.epoch_key)))
                 .with("prelude", PRELUDE)
                 .with("hand_over", HAND_OVER)
                 .with("shared_vote", SHARED_VOTE)
                 .with("behind", &BEHIND.to_string())
                 .with("served_at_once", &SERVED_AT_ONCE.to_string())
-        };
-        let exclusive = fragments(include_str!("wait_exclusive.lua"));
-        let shared = fragments(include_str!("wait_shared.lua"));
-        let text_of = |fragments: &Fragments, body: &str| {
-            // Four hours: one for rounding and for a clock that is being slewed, and
-            // nearly three for the lock itself (10^7 ms; longer ones count on top).
-            let fence_ttl = constants.fence_ttl(Duration::from_secs(3 * 3600));
-            let body = fragments.expand(body);
-            let code = format!(
-                "local S, F, FLOOR, FLOOR16, FENCE_MS = {}, {}, {floor}, '{floor:016}', '{}'\n\
-                 local EPOCH = '{record}'\n\
-                 local DEAD, DEAD_S, ORDER_KNOWN_AFTER = {}, {}, {}\n\
-                 local KEPT_MS, REFRESH_MS = '{}', {}\n\
-                 local TURN, TURN_MS, HANDED_OVER_MS = '{TURN_MARK}', '{}', '{}'\n{body}",
-                constants.skew_us(),
-                constants.retention_us(),
-                fence_ttl.as_millis(),
-                DEAD_AFTER.as_micros(),
-                DEAD_AFTER.as_secs(),
-                ORDER_KNOWN_AFTER.as_micros(),
-                LINE_KEPT.as_millis(),
-                LINE_KEPT.as_millis() - LINE_KEPT.as_millis() / 3,
-                TURN.as_millis(),
-                HANDED_OVER.as_millis(),
-            );
-            Text::new(code)
-        };
-        let text = |body: &str| text_of(&exclusive, body);
-        Self {
-            acquire: text(include_str!("acquire.lua")),
-            wait: text(include_str!("wait.lua")),
-            extend: text(include_str!("extend.lua")),
-            release: text(include_str!("release.lua")),
-            delete: text(include_str!("delete.lua")),
-            plain: text(include_str!("plain.lua")),
-            shared: text(include_str!("shared.lua")),
-            wait_shared: text_of(&shared, include_str!("wait.lua")),
-            permit: text(include_str!("permit.lua")),
-            acquire_many: text(include_str!("acquire_many.lua")),
-            extend_many: text(include_str!("extend_many.lua")),
-            delete_many: text(include_str!("delete_many.lua")),
-            form,
-            epoch_key: epoch_key.to_owned(),
+        })
+    }
+
+    fn text<'s>(&self, script: &'s Script) -> &'s Text {
+        script.text.get_or_init(|| {
+            let body = self.pieces(script.wait_of).expand(script.source);
+            let code = format!("{}{body}", self.constants);
+            let hash = redis::Script::new(&code).get_hash().to_owned();
+            Text { code, hash }
+        })
+    }
+
+    /// A request that runs a script.
+    fn run<'o>(&self, script: &Script, output: &'o mut Vec<u8>) -> Request<'o> {
+        let (request, text) = (Request::new(output), self.text(script));
+        match script.was_sent.swap(true, Ordering::Relaxed) {
+            false => request.arg("EVAL").arg(&text.code),
+            true => request.arg("EVALSHA").arg(&text.hash),
         }
     }
 
-    fn all(&self) -> [&Text; 12] {
+    fn all(&self) -> [&Script; 12] {
         [
             &self.acquire,
             &self.wait,
@@ -273,22 +312,16 @@ impl Scripts {
         ]
     }
 
-    /// The requests that load the scripts.
-    pub(super) fn load(&self) -> redis::Pipeline {
-        let mut pipeline = redis::Pipeline::new();
-        for script in self.all() {
-            pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.code);
-        }
-        pipeline
-    }
-
     /// Returns the reply. If the server refused a command of a script without naming it, adds the
     /// command.
     pub(super) fn name_refused(&self, value: Value) -> Value {
         let code = |details: &str| {
-            let mut all = self.all().into_iter();
-            let script = all.find(|script| details.contains(&script.hash));
-            script.map(|script| &*script.code)
+            let mut sent = self
+                .all()
+                .into_iter()
+                .filter_map(|script| script.text.get());
+            let text = sent.find(|text| details.contains(&text.hash));
+            text.map(|text| &*text.code)
         };
         name_refused(value, code)
     }
@@ -303,12 +336,12 @@ impl Scripts {
         bells: &Bells,
         output: &'o mut Vec<u8>,
     ) -> Request<'o> {
-        let (call, by) = (&job.call, job.by);
+        let call = &job.call;
         let claim = call.claim();
         if let (Verb::Acquire | Verb::Wait | Verb::Release { .. }, Some(seat)) =
             (call.verb(), claim.seat())
         {
-            return self.one_of_semaphore(call, seat, by, bells, output);
+            return self.one_of_semaphore(call, seat, bells, output);
         }
         let shared = claim.mode() == Mode::Shared;
         let script = match call.verb() {
@@ -323,7 +356,7 @@ impl Scripts {
         };
         let is_acquire = std::ptr::eq(script, &self.acquire);
         let derives_fence = is_acquire || job.is_plain_delete;
-        let request = script.request(by, output);
+        let request = self.run(script, output);
         let request = self.with_keys(request, claim.name(), derives_fence);
         let request = request.arg(claim.owner());
         if job.is_plain_delete {
@@ -389,15 +422,13 @@ impl Scripts {
         &self,
         call: &Call,
         seat: &Seat,
-        by: By,
         bells: &Bells,
         output: &'o mut Vec<u8>,
     ) -> Request<'o> {
         let (claim, semaphore) = (call.claim(), seat.semaphore());
         let searched: Vec<u32> = seat.searched().collect();
         let mut request = self
-            .permit
-            .request(by, output)
+            .run(&self.permit, output)
             .arg(Number(7 + searched.len() as u64))
             .arg(claim.name().as_bytes())
             .arg(SideKey(FENCE_PREFIX, claim.name()))
@@ -438,13 +469,24 @@ impl Scripts {
         }
     }
 
+    /// A request for several calls, with two keys each.
+    fn run_many<'c, 'o>(
+        &self,
+        script: &Script,
+        calls: &impl Calls<'c>,
+        output: &'o mut Vec<u8>,
+    ) -> Request<'o> {
+        let count = calls.len() as u64;
+        self.run(script, output).arg(Number(2 * count))
+    }
+
     /// The request for many acquires that [share one](shares_script).
     pub(super) fn acquire_many<'c, 'o>(
         &self,
         calls: impl Calls<'c>,
         output: &'o mut Vec<u8>,
     ) -> Request<'o> {
-        let request = many(&self.acquire_many, &calls, output);
+        let request = self.run_many(&self.acquire_many, &calls, output);
         let request = calls.clone().fold(request, with_fence);
         let request = calls.clone().fold(request, with_name);
         with_ttl(calls.clone().fold(request, with_owner), calls)
@@ -456,7 +498,7 @@ impl Scripts {
         calls: impl Calls<'c>,
         output: &'o mut Vec<u8>,
     ) -> Request<'o> {
-        let request = many(&self.extend_many, &calls, output);
+        let request = self.run_many(&self.extend_many, &calls, output);
         let request = calls.clone().fold(request, with_name);
         let request = calls.clone().fold(request, with_fence);
         with_ttl(calls.clone().fold(request, with_owner), calls)
@@ -468,7 +510,7 @@ impl Scripts {
         calls: impl Calls<'c>,
         output: &'o mut Vec<u8>,
     ) -> Request<'o> {
-        let request = many(&self.delete_many, &calls, output);
+        let request = self.run_many(&self.delete_many, &calls, output);
         let request = calls.clone().fold(request, with_name);
         let request = calls.clone().fold(request, with_fence);
         calls.fold(request, with_owner)
@@ -515,12 +557,6 @@ fn with_shared_arguments<'o>(request: Request<'o>, call: &Call) -> Request<'o> {
 pub(super) trait Calls<'c>: ExactSizeIterator<Item = &'c Call> + Clone {}
 
 impl<'c, C: ExactSizeIterator<Item = &'c Call> + Clone> Calls<'c> for C {}
-
-/// A request for several calls, with two keys each.
-fn many<'c, 'o>(script: &Text, calls: &impl Calls<'c>, output: &'o mut Vec<u8>) -> Request<'o> {
-    let count = calls.len() as u64;
-    script.request(By::Hash, output).arg(Number(2 * count))
-}
 
 fn with_name<'o>(request: Request<'o>, call: &Call) -> Request<'o> {
     request.arg(call.claim().name().as_bytes())
@@ -671,11 +707,8 @@ mod tests {
             15,
             KeyForm::Derived,
         );
-        assert!(
-            one.acquire
-                .code
-                .contains("local S, F, FLOOR, FLOOR16, FENCE_MS = 10000000, 86400000000, 15,")
-        );
+        let code = &one.text(&one.acquire).code;
+        assert!(code.contains("local S, F, FLOOR, FLOOR16, FENCE_MS = 10000000, 86400000000, 15,"));
         let other = Scripts::new(
             b"leasehold:epoch",
             &constants,
@@ -683,7 +716,8 @@ mod tests {
             16,
             KeyForm::Derived,
         );
-        assert_ne!(one.acquire.hash, other.acquire.hash);
+        let hash = |of: &Scripts| of.text(&of.acquire).hash.clone();
+        assert_ne!(hash(&one), hash(&other));
         assert!(!describe(&constants).contains(':'));
     }
 

@@ -21,9 +21,7 @@ use super::scripts::{self, KeyForm, Scripts};
 use super::set::{SET_KEY, Set, scoped};
 use super::target::{Pushes, Target};
 use crate::base::clock::{Clock, Moment};
-use crate::node::link::{
-    Aftermath, Handshake, Memory, Native, Quarantine, Sent, Sharing, Transport, Unit,
-};
+use crate::node::link::{Aftermath, Handshake, Memory, Native, Quarantine, Sent, Transport, Unit};
 use crate::node::rules::Constants;
 use crate::node::{NodeError, NodeSettings};
 
@@ -106,7 +104,6 @@ struct Epoch {
     now_us: u64,
     /// By how much it was ahead of the client's wall clock.
     clock_offset_us: i64,
-    sharing: Sharing,
     native: Option<Native>,
 }
 
@@ -164,8 +161,11 @@ impl Connector {
             self.assume_fresh,
         ));
         hello.add_command(scripts::read_undeclared(&self.keys.epoch));
+        probe(&mut hello, &self.keys);
         let sent_us = self.clock.unix_us();
-        let mut replies = connection.exchange(&hello).await?.into_iter();
+        let mut replies = connection.exchange(&hello).await?;
+        let probed = replies.split_off(replies.len().saturating_sub(PROBE_REQUESTS));
+        let mut replies = replies.into_iter();
         // The server read its clock between the two, most likely in the middle.
         let middle_us = sent_us.midpoint(self.clock.unix_us());
         let ours = scripts::describe(&self.constants);
@@ -179,10 +179,6 @@ impl Connector {
         let floor = hello.began_us.saturating_add(self.constants.skew_us());
         let (key, record) = (&self.keys.epoch, &hello.record);
         let scripts = Scripts::new(key, &self.constants, record, floor, form);
-        let mut load = scripts.load();
-        probe(&mut load, &self.keys);
-        let loads = connection.exchange(&load).await?;
-        let (loads, probed) = loads.split_at(loads.len().saturating_sub(PROBE_REQUESTS));
         let votes_from = set.as_ref().map_or(0, |set| set.votes_from);
         let epoch = Epoch {
             identity: server.identity.clone(),
@@ -198,16 +194,9 @@ impl Connector {
                 .now_us
                 .cast_signed()
                 .saturating_sub(middle_us.cast_signed()),
-            sharing: match loads
-                .iter()
-                .any(|value| matches!(value, Value::ServerError(_)))
-            {
-                true => Sharing::Off,
-                false => Sharing::Allowed,
-            },
             native: server.native,
         };
-        epoch.check(probed)?;
+        epoch.check(&probed)?;
         Ok((server, epoch))
     }
 
@@ -219,7 +208,6 @@ impl Connector {
             now_us: epoch.now_us,
             clock_offset_us: epoch.clock_offset_us,
             skew_us: self.constants.skew_us(),
-            sharing: epoch.sharing,
             native: epoch.native,
             quarantine: self.quarantine(server, epoch),
         }
