@@ -85,13 +85,15 @@ fn read(args: &[OsString]) -> Result<(Cli, InForce), Unusable> {
     if defaults.is_empty() {
         return Ok((Cli::from_arg_matches(&matches)?, in_force));
     }
-    let command = complete().mut_subcommand(name, |mut subcommand| {
-        for (key, values) in defaults {
-            if has(&subcommand, key) {
-                subcommand = subcommand.mut_arg(key, |arg| arg.default_values(values));
+    let command = complete().mut_subcommand(name, |subcommand| {
+        // `mut_arg` would move the argument, and clap finds those of a complete command by their places.
+        subcommand.mut_args(|arg| {
+            let given = defaults.iter().find(|(key, _)| arg.get_id() == *key);
+            match given {
+                Some((_, values)) => arg.default_values(values.clone()),
+                None => arg,
             }
-        }
-        subcommand
+        })
     });
     let matches = command.try_get_matches_from(args)?;
     Ok((Cli::from_arg_matches(&matches)?, in_force))
