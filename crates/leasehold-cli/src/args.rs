@@ -486,13 +486,12 @@ pub(crate) struct Extend {
     #[command(flatten)]
     pub(crate) owned: Owned,
     /// How long the lock stays held, from now on. A lease that has more time left keeps it. The
-    /// default is the TTL of `acquire`, which sets LEASEHOLD_LEASE_TTL
+    /// default is the TTL of the lease, which `acquire` has put into LEASEHOLD_LEASE_TTL, or else
+    /// LEASEHOLD_ACQUIRE_TTL, or else `acquire_ttl` of the configuration file
     #[arg(
         id = "acquire_ttl",
         long = "ttl",
         value_name = "TIME",
-        env = "LEASEHOLD_LEASE_TTL",
-        hide_env_values = true,
         value_parser = duration,
         default_value = "60s"
     )]

@@ -282,10 +282,13 @@ fn constants(theirs: &str, ours: &str) -> (String, String) {
 
 fn invalid(invalid: &Invalid) -> String {
     match invalid {
-        Invalid::NodeUrl { index, why, .. } => match config::in_force().place_of_node(*index) {
-            Some(place) => format!("{place}: `nodes`: {why}"),
-            None => invalid.to_string(),
-        },
+        Invalid::NodeUrl { index, why, .. } => {
+            format!("{}: {why}", config::in_force().node(*index))
+        }
+        // The value of an election is not a setting.
+        Invalid::Label if config::in_force().get("label").is_some() => {
+            format!("--label: {invalid}")
+        }
         Invalid::Duration {
             option,
             value,
