@@ -337,7 +337,12 @@ impl<'a> Supervisor<'a> {
 pub(super) fn report_loss(reporter: &Reporter, lost: &Lost, cause: Option<&Error>) {
     let name = lost.name.as_ref().map(ToString::to_string);
     let why = why(lost.why);
-    let nodes = NodeJson::failing(cause.map(Error::nodes).unwrap_or_default());
+    let nodes = cause.map(Error::nodes).unwrap_or_default();
+    let nodes = match lost.why {
+        Loss::NotRenewed => NodeJson::failing(nodes),
+        // The others have answered what happened. A node that is slower says nothing about it.
+        _ => NodeJson::failed(nodes),
+    };
     let holder = cause.and_then(Error::holder);
     let event = Event::Lost {
         lock: name.as_deref().filter(|_| reporter.has_several()),
