@@ -289,14 +289,11 @@ pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> O
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::args::Cli;
 
     #[test]
     fn every_setting_is_an_argument_and_has_a_variable() {
-        let command = Cli::command();
+        let command = crate::config::complete();
         let commands: Vec<_> = command.get_subcommands().collect();
         for setting in SETTINGS {
             let variable = setting.key.to_uppercase().replace('.', "_");
