@@ -105,7 +105,7 @@ fn the_command_of_a_broken_lock_is_stopped() {
 fn a_node_that_has_not_answered_is_not_the_cause() {
     let mut servers = RedisServer::start_many(3);
     let place = Place::redis(&servers);
-    let args = ["--ttl", "6s", "--on-lost", "warn"];
+    let args = ["--ttl", "6s", "--on-lost", "warn", "--assume-fresh"];
     let running = place.holding("a", &args, UNTIL_GO);
     let owner = place.owner_id("a");
     servers[2].stop();
