@@ -52,7 +52,8 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-// Deferred: a run needs the arguments of one command, and those of all take a while to define.
+// Deferred: a run needs the arguments of one command, and those of all take a while to define. So a doc
+// comment of a struct that is flattened into a command would replace the text about that command.
 #[derive(Subcommand)]
 #[command(defer = true)]
 pub(crate) enum Command {
@@ -103,7 +104,7 @@ pub(crate) enum Command {
     },
 }
 
-/// Which nodes store the locks.
+// Which nodes store the locks.
 #[derive(Args)]
 #[command(next_help_heading = "Nodes (default: the embedded store of this machine)")]
 pub(crate) struct NodeArgs {
@@ -159,7 +160,7 @@ pub(crate) struct NodeArgs {
     pub(crate) config: ConfigArgs,
 }
 
-/// Where defaults of options come from. `config::parse` reads these.
+// Where defaults of options come from. `config::parse` reads these.
 #[derive(Args)]
 #[command(next_help_heading = "Configuration")]
 pub(crate) struct ConfigArgs {
@@ -172,7 +173,7 @@ pub(crate) struct ConfigArgs {
     _profile: Option<String>,
 }
 
-/// How to wait for a lock.
+// How to wait for a lock.
 #[derive(Args)]
 pub(crate) struct WaitArgs {
     /// Wait at most this long. A number without a unit is in seconds [default: no limit]
@@ -194,7 +195,7 @@ pub(crate) struct WaitArgs {
     pub(crate) label: String,
 }
 
-/// What to print about the lock.
+// What to print about the lock.
 #[derive(Args)]
 pub(crate) struct ReportArgs {
     /// Print only errors. A lock that another process holds is not an error
@@ -286,7 +287,7 @@ pub(crate) struct Run {
     pub(crate) nodes: NodeArgs,
 }
 
-/// How to hold a lock while a command runs, and how to stop the command.
+// How to hold a lock while a command runs, and how to stop the command.
 #[derive(Args)]
 pub(crate) struct HoldArgs {
     /// How long the lock stays held if this process or its machine fails. The lease is renewed every
@@ -465,7 +466,7 @@ pub(crate) struct Acquire {
     pub(crate) nodes: NodeArgs,
 }
 
-/// A lease that `acquire` printed.
+// A lease that `acquire` printed.
 #[derive(Args)]
 pub(crate) struct Owned {
     /// The lock's name
@@ -485,13 +486,12 @@ pub(crate) struct Extend {
     #[command(flatten)]
     pub(crate) owned: Owned,
     /// How long the lock stays held, from now on. A lease that has more time left keeps it. The
-    /// default is the TTL of `acquire`, which sets LEASEHOLD_LEASE_TTL
+    /// default is the TTL of the lease, which `acquire` has put into LEASEHOLD_LEASE_TTL, or else
+    /// LEASEHOLD_ACQUIRE_TTL, or else `acquire_ttl` of the configuration file
     #[arg(
         id = "acquire_ttl",
         long = "ttl",
         value_name = "TIME",
-        env = "LEASEHOLD_LEASE_TTL",
-        hide_env_values = true,
         value_parser = duration,
         default_value = "60s"
     )]
@@ -538,7 +538,7 @@ pub(crate) const MIN_WATCH: Duration = Duration::from_millis(100);
 /// The longest one. It can be doubled, and added to a time.
 const MAX_WATCH: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// Whether to print repeatedly.
+// Whether to print repeatedly.
 #[derive(Args)]
 pub(crate) struct WatchArgs {
     /// Print repeatedly at this interval until interrupted [default: 1s]

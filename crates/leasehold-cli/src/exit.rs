@@ -53,6 +53,16 @@ impl Failure {
         }
     }
 
+    /// A mistake in the configuration file. The text says where it is, so it needs no notes; and the
+    /// values in force may be others.
+    pub(crate) fn in_file(text: String) -> Self {
+        Self {
+            code: USAGE,
+            text,
+            held: false,
+        }
+    }
+
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self::new(USAGE, text)
     }

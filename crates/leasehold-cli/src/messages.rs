@@ -9,7 +9,7 @@ use leasehold::{
 };
 
 use crate::config;
-use crate::report::{exact, short};
+use crate::report::{exact, short, visible};
 use crate::subject;
 
 /// The message for an error, with the next step on a separate line.
@@ -88,13 +88,14 @@ pub(crate) fn holder_name(holder: &Holder) -> String {
     format!("{reader}{}", process_name(holder))
 }
 
-fn process_name(holder: &Holder) -> String {
+/// Names a process, with what it has written about itself.
+pub(crate) fn process_name(holder: &Holder) -> String {
     let (Some(host), Some(pid)) = (&holder.host, holder.pid) else {
         return "another program".to_owned();
     };
     let label = holder.label.as_ref();
     let label = label.map_or(String::new(), |label| format!(" ({label})"));
-    format!("{host} pid {pid}{label}")
+    visible(&format!("{host} pid {pid}{label}")).into_owned()
 }
 
 fn held_since(holder: &Holder, since: Option<SystemTime>) -> String {
@@ -282,10 +283,13 @@ fn constants(theirs: &str, ours: &str) -> (String, String) {
 
 fn invalid(invalid: &Invalid) -> String {
     match invalid {
-        Invalid::NodeUrl { index, why, .. } => match config::in_force().place_of_node(*index) {
-            Some(place) => format!("{place}: `nodes`: {why}"),
-            None => invalid.to_string(),
-        },
+        Invalid::NodeUrl { index, why, .. } => {
+            format!("{}: {why}", config::in_force().node(*index))
+        }
+        // The value of an election is not a setting.
+        Invalid::Label if config::in_force().get("label").is_some() => {
+            format!("--label: {invalid}")
+        }
         Invalid::Duration {
             option,
             value,

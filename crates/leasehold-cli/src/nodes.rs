@@ -94,7 +94,9 @@ impl NodeArgs {
         // Another process cannot read a configuration file that is a pipe.
         let is_config = |source: &From| source.is_file() && in_force.has_lasting_file();
         if let Some(path) = &self.nodes_file {
-            let (urls, is_lasting) = from_file(path)?;
+            let read = from_file(path);
+            let (urls, is_lasting) =
+                read.map_err(|why| Failure::usage(format!("--nodes-file: {why}")))?;
             return Ok(match file.is_some_and(is_config) {
                 true => (Source::Config, urls),
                 false if is_lasting => (Source::File(path.clone()), urls),
@@ -183,6 +185,7 @@ impl Deployment<'_> {
             Some(Guard::Off) => builder = builder.without_restart_guard(),
             Some(Guard::For(guard)) => builder = builder.restart_guard(guard),
         }
+        self.check_replicas()?;
         if let Some(number) = args.replicas {
             builder = builder.replicas(number);
         }
@@ -195,6 +198,9 @@ impl Deployment<'_> {
         if args.history {
             builder = builder.history();
         }
+        let read = |option: &str, path| {
+            read(path).map_err(|why| Failure::usage(format!("{option}: {why}")))
+        };
         if let Some(path) = &args.tls_ca {
             builder = builder.tls_root_certificate(read("--tls-ca", path)?);
         }
@@ -210,6 +216,23 @@ impl Deployment<'_> {
             (None, Some(_)) => return Err(Failure::usage("--tls-key needs --tls-cert")),
         }
         Ok(builder.prefix(&args.prefix))
+    }
+
+    /// The library refuses this, too. Its error does not name the option.
+    fn check_replicas(&self) -> Result<(), Failure> {
+        let is_local = |url: &String| url.starts_with("local:");
+        let wanted = [
+            ("--replicas", self.args.replicas),
+            ("--prefer-replicas", self.args.prefer_replicas),
+        ];
+        let wanted = wanted.into_iter().find(|(_, number)| *number > Some(0));
+        match (wanted, self.urls.iter().any(is_local)) {
+            (Some((option, Some(number))), true) => Err(Failure::usage(format!(
+                "{option} {number}: the embedded store has no replicas; leave {option} out, or use a \
+                 server"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The variables to set or to remove so that another `leasehold` uses the same nodes with the
@@ -317,15 +340,17 @@ fn is_list(argument: &str) -> bool {
 }
 
 /// Reads a nodes file. Also returns whether another process can read it.
-pub(crate) fn from_file(path: &Path) -> Result<(Vec<String>, bool), Failure> {
-    let unreadable = |error| {
-        Failure::usage(format!(
-            "cannot read the nodes file {}: {error}",
-            path.display()
-        ))
-    };
+pub(crate) fn from_file(path: &Path) -> Result<(Vec<String>, bool), String> {
+    let shown = path.display();
+    let unreadable = |error| format!("cannot read the nodes file {shown}: {error}");
     let file = OpenFile::open(path).map_err(unreadable)?;
-    let what = format!("the nodes file {} may contain passwords", path.display());
+    // The mode of a device must not be changed.
+    if !file.is_regular && !file.is_pipe {
+        return Err(format!(
+            "the nodes file {shown} is neither a regular file nor a pipe"
+        ));
+    }
+    let what = format!("the nodes file {shown} may contain passwords");
     refuse_access_of_others(path, file.mode, &what)?;
     let is_lasting = file.is_lasting(path);
     let text = file.read().map_err(unreadable)?;
@@ -337,19 +362,16 @@ pub(crate) fn from_file(path: &Path) -> Result<(Vec<String>, bool), Failure> {
         .map(str::to_owned)
         .collect();
     match urls.is_empty() {
-        true => Err(Failure::usage(format!(
-            "the nodes file {} contains no URL; write one URL per line",
-            path.display()
-        ))),
+        true => Err(format!(
+            "the nodes file {shown} contains no URL; write one URL per line"
+        )),
         false => Ok((urls, is_lasting)),
     }
 }
 
-pub(crate) fn read(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| {
-        let path = path.display();
-        Failure::usage(format!("{option}: cannot read {path}: {error}"))
-    })
+/// Reads a certificate or a key.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -171,25 +171,30 @@ impl NodeJson {
     /// The errors of all nodes that failed or do not vote yet. If there are none, the nodes that have
     /// not answered.
     pub(crate) fn failing(reports: &[NodeReport]) -> Vec<Self> {
-        let select = |wanted: fn(&NodeOutcome) -> bool| -> Vec<Self> {
-            let reports = reports.iter().filter(|report| wanted(&report.outcome));
-            reports
-                .map(|report| Self {
-                    node: report.node.clone(),
-                    error: messages::node_outcome(&report.outcome),
-                })
-                .collect()
-        };
-        let failing = select(|outcome| {
+        let failed = Self::failed(reports);
+        match failed.is_empty() {
+            true => Self::select(reports, |outcome| *outcome == NodeOutcome::Pending),
+            false => failed,
+        }
+    }
+
+    /// The errors of all nodes that failed or do not vote yet.
+    pub(crate) fn failed(reports: &[NodeReport]) -> Vec<Self> {
+        Self::select(reports, |outcome| {
             matches!(
                 outcome,
                 NodeOutcome::Failed(_) | NodeOutcome::Voted(Vote::Quarantined { .. })
             )
+        })
+    }
+
+    fn select(reports: &[NodeReport], is_wanted: fn(&NodeOutcome) -> bool) -> Vec<Self> {
+        let reports = reports.iter().filter(|report| is_wanted(&report.outcome));
+        let reports = reports.map(|report| Self {
+            node: report.node.clone(),
+            error: messages::node_outcome(&report.outcome),
         });
-        match failing.is_empty() {
-            true => select(|outcome| *outcome == NodeOutcome::Pending),
-            false => failing,
-        }
+        reports.collect()
     }
 
     /// Formats the errors for the end of a message. Empty if there are none.

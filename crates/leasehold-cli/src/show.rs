@@ -13,7 +13,7 @@ use wildmatch::WildMatch;
 
 use crate::args::{Format, ListFormat, Ls, Show, WatchArgs};
 use crate::exit::{Failure, Outcome, UNAVAILABLE};
-use crate::messages;
+use crate::messages::{self, process_name};
 use crate::report::{HolderJson, Stdout, millis, print_message, print_stdout, short};
 use crate::subject::{Kind, Subject};
 
@@ -275,8 +275,8 @@ fn table(held: &[(Subject, Inspection)], wide: bool, with_header: bool) -> Strin
             subject.name.to_string(),
             kind_and_state(subject, inspection),
             match readers(inspection).len() {
-                0 | 1 => holder(lock),
-                count => format!("{} and {} more", holder(lock), count - 1),
+                0 | 1 => process_name(&lock.holder),
+                count => format!("{} and {} more", process_name(&lock.holder), count - 1),
             },
             match &lock.holder.result {
                 Some(result) => result_text(result),
@@ -318,7 +318,7 @@ pub(crate) fn page(
             table.add_row(vec!["waiters", &waiters.to_string()]);
         }
     } else if let Some(lock) = lock {
-        table.add_row(vec!["holder", &holder(lock)]);
+        table.add_row(vec!["holder", &process_name(&lock.holder)]);
         match &lock.holder.result {
             Some(result) => table.add_row(vec!["result", &result_text(result)]),
             None => table.add_row(vec!["since", &since(lock)]),
@@ -369,7 +369,11 @@ fn reader_text(reader: &Sighting) -> String {
         .holder
         .token
         .map_or(String::new(), |token| format!(", token {token}"));
-    let (who, left, owner) = (holder(reader), time_left(reader), reader.owner_id());
+    let (who, left, owner) = (
+        process_name(&reader.holder),
+        time_left(reader),
+        reader.owner_id(),
+    );
     format!("{who}{kept}{token}, {left}, owner {owner}")
 }
 
@@ -406,16 +410,6 @@ pub(crate) fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table
-}
-
-pub(crate) fn holder(lock: &Sighting) -> String {
-    let (Some(host), Some(pid)) = (&lock.holder.host, lock.holder.pid) else {
-        return "another program".to_owned();
-    };
-    match &lock.holder.label {
-        Some(label) => format!("{host} pid {pid} ({label})"),
-        None => format!("{host} pid {pid}"),
-    }
 }
 
 fn since(lock: &Sighting) -> String {

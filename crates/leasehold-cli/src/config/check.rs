@@ -78,7 +78,7 @@ impl<'a> Settings<'a> {
         let urls = match (self.path_of("nodes_file"), self.get("nodes")) {
             (Some(path), _) => {
                 let urls = nodes::from_file(&path).map(|(urls, _)| urls);
-                let urls = urls.map_err(|failure| self.failed("nodes_file", &failure.text))?;
+                let urls = urls.map_err(|why| self.failed("nodes_file", &why))?;
                 if let Some(again) = (1..urls.len()).find(|&at| urls[..at].contains(&urls[at])) {
                     let why = format!("URL {} of the file is there twice", again + 1);
                     return Err(self.failed("nodes_file", &why));
@@ -99,8 +99,8 @@ impl<'a> Settings<'a> {
         };
         let read = |key: &str| {
             let path = self.path_of(key);
-            let text = path.map(|path| nodes::read(key, &path)).transpose();
-            text.map_err(|failure| self.failed(key, &failure.text))
+            let text = path.map(|path| nodes::read(&path)).transpose();
+            text.map_err(|why| self.failed(key, &why))
         };
         if let Some(text) = read("tls.ca")? {
             builder = builder.tls_root_certificate(text);
@@ -139,7 +139,12 @@ impl<'a> Settings<'a> {
         let Error::Invalid(invalid) = &error else {
             return Err(error.into());
         };
-        let text = messages::error(&error);
+        // The key is named instead of the option.
+        let text = match invalid {
+            Invalid::Tls { why, .. } => why.clone(),
+            Invalid::Label => invalid.to_string(),
+            _ => messages::error(&error),
+        };
         let key = match invalid {
             Invalid::NodeUrl { index, why, .. } => {
                 let given = self.get("nodes");
@@ -147,9 +152,9 @@ impl<'a> Settings<'a> {
                 return Err(match position {
                     Some(position) => {
                         let at = place(self.path, *position);
-                        Failure::usage(format!("{at}: `nodes`: {why}"))
+                        Failure::in_file(format!("{at}: `nodes`: {why}"))
                     }
-                    None => self.failed("nodes_file", &text),
+                    None => self.failed("nodes_file", &format!("node {index}: {why}")),
                 });
             }
             Invalid::Duration { option, .. } => match *option {
@@ -195,7 +200,7 @@ impl<'a> Settings<'a> {
         let checked = run::grace(ttl, Some(time));
         checked
             .map(|_| ())
-            .map_err(|failure| self.failed("grace", &failure.text))
+            .map_err(|why| self.failed("grace", &why))
     }
 
     /// The value of a setting, unless the profile has another setting that excludes it.
@@ -239,6 +244,6 @@ impl<'a> Settings<'a> {
             Some((name, level)) if !level.contains_key(key) => format!(" (with profile `{name}`)"),
             _ => String::new(),
         };
-        Failure::usage(format!("{at}: `{key}`{profile}: {why}"))
+        Failure::in_file(format!("{at}: `{key}`{profile}: {why}"))
     }
 }

@@ -79,7 +79,7 @@ impl ConfigFile {
                 "the configuration file {} contains a password",
                 file.path.display()
             );
-            refuse_access_of_others(&file.path, mode, &what)?;
+            refuse_access_of_others(&file.path, mode, &what).map_err(Failure::usage)?;
         }
         Ok(file)
     }

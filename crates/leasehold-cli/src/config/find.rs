@@ -32,7 +32,7 @@ pub(crate) fn open(named: Option<&Path>) -> Result<Option<(PathBuf, OpenFile)>, 
     );
     let places = of_user(config, home).into_iter();
     for path in places.chain(SYSTEM.iter().map(PathBuf::from)) {
-        match OpenFile::open(&path) {
+        match OpenFile::open_regular(&path) {
             Ok(file) => {
                 refuse_writable_by_all(&path, &file)?;
                 refuse_owner(&path, file.owner, nix::unistd::geteuid().as_raw())?;

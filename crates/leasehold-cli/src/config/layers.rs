@@ -1,7 +1,7 @@
 //! Which value of a setting is in force: that of the strongest source that has one.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::parser::ValueSource;
@@ -49,6 +49,8 @@ pub(crate) struct Given {
     pub(crate) source: Source,
     /// Where each value is in the file.
     pub(crate) positions: Vec<Position>,
+    /// What the source says, if the value was cut to half of the TTL.
+    pub(crate) cut_from: Option<OsString>,
 }
 
 /// The settings of this process that have a value. The others have their built-in defaults.
@@ -110,7 +112,7 @@ impl InForce {
         let mut variables = Vec::new();
         // A variable that a stronger source overrides may contain anything.
         for setting in settings().filter(|setting| !is_decided(setting, &given)) {
-            variables.extend(from_environment(setting)?);
+            variables.extend(from_environment(command, setting)?);
         }
         add(command, matches, &mut given, variables)?;
         let levels = level.map(|(name, level)| (Source::Profile(name.clone()), level));
@@ -155,12 +157,28 @@ impl InForce {
             .collect()
     }
 
-    /// Where the URL of a node is in the configuration file, if the nodes come from it. Nodes are
-    /// counted from 1.
-    pub(crate) fn place_of_node(&self, index: usize) -> Option<String> {
-        let nodes = self.get("nodes")?;
-        let position = nodes.positions.get(index.checked_sub(1)?)?;
-        Some(place(&self.file.as_ref()?.path, *position))
+    /// The nodes file, if the nodes come from one.
+    pub(super) fn nodes_file(&self) -> Option<&Given> {
+        let file = self
+            .get("nodes_file")
+            .filter(|file| !file.values.is_empty());
+        // URLs that were not passed on are stronger than a configuration file.
+        file.filter(|file| self.get("nodes").is_none() || !file.source.is_file())
+    }
+
+    /// Names a node, counted from 1, and where its URL comes from, if that is not the command line.
+    pub(crate) fn node(&self, index: usize) -> String {
+        let url = self.get("nodes").zip(index.checked_sub(1));
+        let position = url.and_then(|(nodes, at)| nodes.positions.get(at));
+        let file = self.nodes_file().and_then(|file| file.values.first());
+        match (position.zip(self.file.as_ref()), file, self.get("nodes")) {
+            (Some((position, file)), ..) => format!("{}: `nodes`", place(&file.path, *position)),
+            (_, Some(path), _) => format!("{}: node {index}", Path::new(path).display()),
+            (_, _, Some(given)) if given.source != Source::CommandLine => {
+                format!("{}: node {index}", self.source(given))
+            }
+            _ => format!("node {index}"),
+        }
     }
 
     /// Says where a value comes from.
@@ -270,33 +288,32 @@ fn from_command_line(
     if !has(command, setting.key) {
         return None;
     }
-    let source = match matches.value_source(setting.key)? {
-        ValueSource::CommandLine => Source::CommandLine,
-        // A variable of a lease, as that of `extend --ttl`.
-        ValueSource::EnvVariable => {
-            let mut arguments = command.get_arguments();
-            let argument = arguments.find(|argument| argument.get_id() == setting.key)?;
-            let name = argument.get_env()?.to_str()?;
-            Source::Variable(String::leak(name.to_owned()))
-        }
-        _ => return None,
-    };
+    if matches.value_source(setting.key) != Some(ValueSource::CommandLine) {
+        return None;
+    }
     let values = matches.get_raw(setting.key)?.map(OsStr::to_owned);
     Some(Given {
         setting,
         values: values.collect(),
-        source,
+        source: Source::CommandLine,
         positions: Vec::new(),
+        cut_from: None,
     })
 }
 
-fn from_environment(setting: &'static Setting) -> Result<Option<Given>, Failure> {
-    let variable = setting.variable;
+fn from_environment(
+    command: &Command,
+    setting: &'static Setting,
+) -> Result<Option<Given>, Failure> {
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|text| !text.is_empty());
+    let of_lease = setting.lease_variable(command.get_name()).filter(is_set);
+    let variable = of_lease.unwrap_or(setting.variable);
     let given = |values, variable| Given {
         setting,
         values,
         source: Source::Variable(variable),
         positions: Vec::new(),
+        cut_from: None,
     };
     let Some(text) = std::env::var_os(variable) else {
         let is_hidden = setting.key == "nodes" && std::env::var_os(HIDDEN).is_some();
@@ -321,6 +338,7 @@ fn from_level(setting: &'static Setting, level: &Level, source: &Source) -> Opti
         values,
         source: source.clone(),
         positions,
+        cut_from: None,
     })
 }
 
@@ -340,7 +358,9 @@ fn limit_grace(given: &mut [Given]) {
         && long > ttl / 2
     {
         let half: Duration = ttl / 2;
-        given[grace].values = vec![format!("{}ms", half.as_millis()).into()];
+        let cut = vec![format!("{}ms", half.as_millis()).into()];
+        let before = std::mem::replace(&mut given[grace].values, cut);
+        given[grace].cut_from = before.into_iter().next();
     }
 }
 

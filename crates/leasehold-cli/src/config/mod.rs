@@ -16,9 +16,9 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use clap::error::ErrorKind;
-use clap::{Arg, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use crate::args::Cli;
+use crate::args::{self, Cli};
 use crate::exit::Failure;
 pub(crate) use find::CONFIG_VARIABLE;
 pub(crate) use layers::{Given, InForce, Source};
@@ -57,12 +57,18 @@ impl From<Failure> for Unusable {
 
 /// Parses the command line, and adds the settings of all other sources.
 pub(crate) fn parse(args: &[OsString]) -> Result<Cli, Unusable> {
-    let (cli, in_force) = read(args)?;
+    let (matches, mut in_force) = read(args)?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    if let args::Command::Config(config) = &mut cli.command
+        && !config.command.is_empty()
+    {
+        in_force = show::of_command_line(config, &in_force)?;
+    }
     let _ = IN_FORCE.set(in_force);
     Ok(cli)
 }
 
-fn read(args: &[OsString]) -> Result<(Cli, InForce), Unusable> {
+fn read(args: &[OsString]) -> Result<(ArgMatches, InForce), Unusable> {
     let mut command = Cli::command();
     let matches = command
         .try_get_matches_from_mut(args)
@@ -75,7 +81,7 @@ fn read(args: &[OsString]) -> Result<(Cli, InForce), Unusable> {
             _ => error,
         })?;
     let Some((name, chosen)) = matches.subcommand() else {
-        return Ok((Cli::from_arg_matches(&matches)?, InForce::nothing()));
+        return Ok((matches, InForce::nothing()));
     };
     let in_force = match command.find_subcommand(name) {
         Some(subcommand) if has(subcommand, "config") => InForce::resolve(subcommand, chosen)?,
@@ -83,18 +89,19 @@ fn read(args: &[OsString]) -> Result<(Cli, InForce), Unusable> {
     };
     let defaults = in_force.defaults();
     if defaults.is_empty() {
-        return Ok((Cli::from_arg_matches(&matches)?, in_force));
+        return Ok((matches, in_force));
     }
-    let command = complete().mut_subcommand(name, |mut subcommand| {
-        for (key, values) in defaults {
-            if has(&subcommand, key) {
-                subcommand = subcommand.mut_arg(key, |arg| arg.default_values(values));
+    let command = complete().mut_subcommand(name, |subcommand| {
+        // `mut_arg` would move the argument, and clap finds those of a complete command by their places.
+        subcommand.mut_args(|arg| {
+            let given = defaults.iter().find(|(key, _)| arg.get_id() == *key);
+            match given {
+                Some((_, values)) => arg.default_values(values.clone()),
+                None => arg,
             }
-        }
-        subcommand
+        })
     });
-    let matches = command.try_get_matches_from(args)?;
-    Ok((Cli::from_arg_matches(&matches)?, in_force))
+    Ok((command.try_get_matches_from(args)?, in_force))
 }
 
 /// Whether a command has an argument.
@@ -118,7 +125,9 @@ pub(crate) fn documented() -> Command {
         let setting = Setting::of(argument.get_id().as_str());
         match setting.filter(|setting| !setting.not_for.contains(&command)) {
             Some(setting) if argument.get_env().is_none() => {
-                argument.env(setting.variable).hide_env_values(true)
+                let of_lease = setting.lease_variable(command);
+                let variable = of_lease.unwrap_or(setting.variable);
+                argument.env(variable).hide_env_values(true)
             }
             _ => argument,
         }

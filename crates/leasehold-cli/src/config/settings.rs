@@ -27,6 +27,9 @@ pub(crate) struct Setting {
     pub(crate) not_in_file: Option<&'static str>,
     /// Whether it is about the nodes: `run` passes it on to a `leasehold` in its command.
     pub(crate) is_passed_on: bool,
+    /// A command, and a variable of its lease that this command reads first. It describes the lease
+    /// and is no default, so an empty one counts as not set.
+    of_lease: Option<(&'static str, &'static str)>,
 }
 
 /// What the value of a setting looks like.
@@ -75,7 +78,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting::of_nodes("tls.cert", "LEASEHOLD_TLS_CERT", Kind::Path, "none"),
     Setting::of_nodes("tls.key", "LEASEHOLD_TLS_KEY", Kind::Path, "none"),
     Setting::new("ttl", "LEASEHOLD_TTL", Kind::Time, "10s"),
-    Setting::new("acquire_ttl", "LEASEHOLD_ACQUIRE_TTL", Kind::Time, "60s"),
+    Setting::new("acquire_ttl", "LEASEHOLD_ACQUIRE_TTL", Kind::Time, "60s")
+        .of_lease("extend", "LEASEHOLD_LEASE_TTL"),
     Setting::new("wait", "LEASEHOLD_WAIT", Kind::Time, "no limit")
         .unless(&["no_wait", "skip", "clear"]),
     Setting::new("no_wait", "LEASEHOLD_NO_WAIT", Kind::Flag, "false").unless(&["wait"]),
@@ -114,6 +118,7 @@ impl Setting {
             not_for: &[],
             not_in_file: None,
             is_passed_on: false,
+            of_lease: None,
         }
     }
 
@@ -142,6 +147,17 @@ impl Setting {
     const fn never_in_file(mut self, why: &'static str) -> Self {
         self.not_in_file = Some(why);
         self
+    }
+
+    const fn of_lease(mut self, command: &'static str, variable: &'static str) -> Self {
+        self.of_lease = Some((command, variable));
+        self
+    }
+
+    /// The variable of a lease that this command reads before [`variable`](Self::variable).
+    pub(super) fn lease_variable(&self, command: &str) -> Option<&'static str> {
+        let of_lease = self.of_lease.filter(|(of, _)| *of == command);
+        of_lease.map(|(_, variable)| variable)
     }
 
     /// The setting with this key.
@@ -273,14 +289,11 @@ pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> O
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::args::Cli;
 
     #[test]
     fn every_setting_is_an_argument_and_has_a_variable() {
-        let command = Cli::command();
+        let command = crate::config::complete();
         let commands: Vec<_> = command.get_subcommands().collect();
         for setting in SETTINGS {
             let variable = setting.key.to_uppercase().replace('.', "_");

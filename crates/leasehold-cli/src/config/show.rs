@@ -3,31 +3,21 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::FromArgMatches;
 use serde::Serialize;
 
 use super::check;
 use super::layers::{Given, InForce, Source};
 use super::settings::{Kind, Setting};
 use super::{Unusable, find, in_force, read};
-use crate::args::{Config, ReportFormat};
-use crate::exit::{self, Failure, Outcome};
+use crate::args::{Config, NodeArgs, ReportFormat};
+use crate::exit::{Failure, Outcome};
 use crate::node_url::masked;
 use crate::report::{print_stdout, visible};
 use crate::show::{json, plain_table, without_padding};
 
 pub(crate) async fn show(args: Config) -> Outcome {
-    let of_line;
-    let (shown, is_of_config) = match &*args.command {
-        [] => (in_force(), true),
-        line => match of_command_line(line)? {
-            Ok(read) => {
-                of_line = read;
-                (&of_line, false)
-            }
-            Err(code) => return Ok(code),
-        },
-    };
+    let shown = in_force();
     let text = match args.output {
         ReportFormat::Json => json(&Shown::of(shown))? + "\n",
         ReportFormat::Table => table(shown),
@@ -36,34 +26,30 @@ pub(crate) async fn show(args: Config) -> Outcome {
     if let Some(file) = &shown.file {
         check::all(file)?;
     }
-    if is_of_config {
+    // A command such as `man` has no nodes.
+    if shown.settings().next().is_some() {
         // Reads the nodes file and the certificates.
         args.nodes.inspecting_client()?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The settings of another command line, or an exit code if it is wrong.
-fn of_command_line(line: &[OsString]) -> Result<Result<InForce, ExitCode>, Failure> {
-    if in_force().has_own_options {
-        return Err(Failure::usage(
+/// Returns the settings of the command line that `config` is to show, and gives its nodes to `config`.
+pub(super) fn of_command_line(config: &mut Config, own: &InForce) -> Result<InForce, Unusable> {
+    if own.has_own_options {
+        return Err(Unusable::Settings(Failure::usage(
             "options before `--` have no effect on the command line that is shown; write them behind the \
              name of its command",
-        ));
+        )));
     }
-    let program = [OsString::from("leasehold")];
-    let line: Vec<_> = program.iter().chain(line).cloned().collect();
-    match read(&line) {
-        Ok((_, shown)) => Ok(Ok(shown)),
-        Err(Unusable::Settings(failure)) => Err(failure),
-        Err(Unusable::Arguments(error)) => {
-            let _ = error.print();
-            Ok(Err(match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(exit::USAGE),
-            }))
-        }
+    let program = std::iter::once(OsString::from("leasehold"));
+    let line: Vec<_> = program.chain(config.command.iter().cloned()).collect();
+    let (matches, shown) = read(&line)?;
+    let chosen = matches.subcommand().map(|(_, chosen)| chosen);
+    if let Some(chosen) = chosen.filter(|chosen| chosen.try_contains_id("nodes").is_ok()) {
+        config.nodes = NodeArgs::from_arg_matches(chosen)?;
     }
+    Ok(shown)
 }
 
 /// The JSON output.
@@ -90,6 +76,9 @@ struct Row<'a> {
     profile: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
+    /// What the source says, if the value was cut to half of the TTL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cut_from: Option<std::borrow::Cow<'a, str>>,
 }
 
 impl<'a> Shown<'a> {
@@ -100,15 +89,19 @@ impl<'a> Shown<'a> {
             file: file.map(|file| file.path.display().to_string()),
             profile: shown.profile.as_deref(),
             profiles: profiles.unwrap_or_default(),
-            settings: shown.settings().map(|row| Row::of(row.0, row.1)).collect(),
+            settings: shown
+                .settings()
+                .map(|(setting, given)| Row::of(shown, setting, given))
+                .collect(),
         }
     }
 }
 
 impl<'a> Row<'a> {
-    fn of(setting: &Setting, given: Option<&'a Given>) -> Self {
+    fn of(shown: &InForce, setting: &Setting, given: Option<&'a Given>) -> Self {
         let (mut variable, mut profile) = (None, None);
         let source = match given.map(|given| &given.source) {
+            None if are_in_nodes_file(shown, setting) => "nodes_file",
             None => "default",
             Some(Source::CommandLine) => "command_line",
             Some(Source::Variable(name)) => {
@@ -122,6 +115,7 @@ impl<'a> Row<'a> {
             Some(Source::TopLevel) => "file",
         };
         let position = given.and_then(|given| given.positions.first());
+        let cut_from = given.and_then(|given| given.cut_from.as_ref());
         Self {
             key: setting.key,
             value: given.and_then(value),
@@ -130,8 +124,14 @@ impl<'a> Row<'a> {
             variable,
             profile,
             line: position.map(|position| position.line),
+            cut_from: cut_from.map(|value| value.to_string_lossy()),
         }
     }
+}
+
+/// Whether the setting is the nodes, and a nodes file has them.
+fn are_in_nodes_file(shown: &InForce, setting: &Setting) -> bool {
+    setting.key == "nodes" && shown.nodes_file().is_some()
 }
 
 /// The value in the JSON output.
@@ -181,11 +181,15 @@ fn table(shown: &InForce) -> String {
     let mut table = plain_table();
     table.set_header(vec!["SETTING", "VALUE", "SOURCE"]);
     for (setting, given) in shown.settings() {
+        let is_elsewhere = are_in_nodes_file(shown, setting);
+        // The source of the nodes is that of the nodes file.
+        let given = given.or_else(|| shown.nodes_file().filter(|_| is_elsewhere));
         let source = given.map_or("default".to_owned(), |given| short_source(shown, given));
         let value = given.map(texts).filter(|texts| !texts.is_empty());
         let is_hidden =
             given.is_some_and(|given| given.source == Source::Variable(crate::nodes::HIDDEN));
         let value = match value {
+            _ if is_elsewhere => "those of nodes_file".to_owned(),
             Some(texts) => texts.join(" "),
             None if is_hidden => "not passed on by the enclosing `leasehold run`".to_owned(),
             None => setting.default.to_owned(),
@@ -201,8 +205,15 @@ fn short_source(shown: &InForce, given: &Given) -> String {
     let source = shown.source(given);
     let directory = shown.file.as_ref().and_then(|file| file.path.parent());
     let directory = directory.map(|path| format!("{}/", path.display()));
-    match directory.and_then(|directory| source.strip_prefix(&directory)) {
+    let source = match directory.and_then(|directory| source.strip_prefix(&directory)) {
         Some(name) if given.source.is_file() => name.to_owned(),
         _ => source,
+    };
+    match &given.cut_from {
+        Some(value) => {
+            let value = value.to_string_lossy();
+            format!("{source}: {value}, cut to half of ttl")
+        }
+        None => source,
     }
 }

@@ -1,7 +1,9 @@
 //! Replaces a file in one step, so that no reader sees a part of it.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,6 +15,8 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 /// is stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_RETRY: Duration = Duration::from_millis(5);
+/// The longest name of a file, in bytes.
+const LONGEST_NAME: usize = 255;
 
 /// A file that several processes may update.
 pub(super) struct SharedFile {
@@ -24,13 +28,19 @@ pub(super) struct SharedFile {
 
 impl SharedFile {
     pub(super) fn new(path: &Path) -> Option<Self> {
-        let name = path.file_name()?.to_os_string();
-        let mut temporary = std::ffi::OsString::from(".");
-        temporary.push(name);
-        temporary.push(".tmp");
+        let name = path.file_name()?.as_bytes();
+        // Of a name that is nearly too long, only the beginning. Files that have the same one wait for
+        // each other.
+        let room = LONGEST_NAME - ".".len() - ".tmp".len();
+        let is_inside = |at: &usize| name.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
+        let mut end = name.len().min(room);
+        while is_inside(&end) {
+            end -= 1;
+        }
+        let temporary = [b".", &name[..end], b".tmp"].concat();
         Some(Self {
             path: path.to_owned(),
-            temporary: path.with_file_name(temporary),
+            temporary: path.with_file_name(OsStr::from_bytes(&temporary)),
         })
     }
 
@@ -63,7 +73,9 @@ impl SharedFile {
     fn read(&self) -> Result<String> {
         match std::fs::symlink_metadata(&self.path) {
             Ok(found) if found.is_file() => {}
-            Ok(_) => return Err(Error::other("it is not a regular file")),
+            Ok(found) if found.is_symlink() => return Err(not_regular("a symbolic link")),
+            Ok(found) if found.is_dir() => return Err(not_regular("a directory")),
+            Ok(_) => return Err(not_regular("a pipe, a socket or a device")),
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
             Err(error) => return Err(error),
         }
@@ -106,6 +118,25 @@ impl SharedFile {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+fn not_regular(what: &str) -> Error {
+    Error::new(
+        ErrorKind::InvalidInput,
+        format!("it is {what}, not a regular file"),
+    )
+}
+
+/// What to do about an error of the first update.
+pub(super) fn advice(error: &Error) -> &'static str {
+    match (error.kind(), error.raw_os_error().map(Errno::from_raw)) {
+        (_, Some(Errno::ENAMETOOLONG)) => "use a shorter name",
+        (ErrorKind::InvalidInput, None) => "name a regular file, or one that does not exist yet",
+        (ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied, _) => {
+            "name a file in a directory that exists and that this user can write to"
+        }
+        _ => "name a file in another directory, or leave --metrics-file out",
     }
 }
 

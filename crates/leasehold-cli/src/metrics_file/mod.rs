@@ -112,9 +112,9 @@ impl MetricsFile {
             // The next write may succeed.
             Err(error) if error.kind() == ErrorKind::WouldBlock => writer.warn(&error),
             Err(error) => {
+                let next = file::advice(&error);
                 return Err(Failure::usage(format!(
-                    "--metrics-file: cannot write {shown}: {error}\nnext: name a file in a directory \
-                     that exists and that this user can write to"
+                    "--metrics-file: cannot write {shown}: {error}\nnext: {next}"
                 )));
             }
         }
@@ -153,6 +153,11 @@ impl MetricsFile {
         });
     }
 
+    /// Records that renewals have moved the deadline of the run.
+    pub(crate) fn renewed_until(&self, deadline_ms: u64) {
+        self.send(Change::default().and(DEADLINE, Op::Set(seconds(deadline_ms))));
+    }
+
     /// Records how the run ended, with the exit code, and waits until everything is written.
     pub(crate) fn finish(&self, outcome: RunOutcome, code: u8, reporter: &Reporter) {
         let change = Change::default()
@@ -189,9 +194,6 @@ impl Observer for MetricsFile {
             false => "failed",
         };
         let mut change = Change::default().and_of(RENEWALS, outcome, Op::Add(1.0));
-        if renewal.ok {
-            change = change.and(DEADLINE, Op::Set(now() + renewal.ttl.as_secs_f64()));
-        }
         // A lease that was handed over begins with little time, which is no reason for alarm.
         if !renewal.confirms_hand_over {
             change = change.and(SLACK, Op::Lower(millis(renewal.slack)));

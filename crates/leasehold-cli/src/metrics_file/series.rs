@@ -67,7 +67,7 @@ const FAMILIES: &[Family] = &[
     of_last(LAST_START, "When the last run acquired the lock"),
     of_last(
         DEADLINE,
-        "When the lease of the last run expires or expired, unless it is renewed",
+        "Until when the last run relies or relied on its lease, unless it is renewed",
     ),
     of_last(TOKEN, "The fencing token of the last run"),
     of_last(WAIT, "How long the last run waited for the lock"),

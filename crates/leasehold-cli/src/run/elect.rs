@@ -24,7 +24,7 @@ use crate::held::Held;
 use crate::messages;
 use crate::nested::Enclosing;
 use crate::output::write_in_background;
-use crate::report::{Event, Reporter, Stdout, millis, print_stdout, short, unix_ms};
+use crate::report::{Event, Reporter, Stdout, millis, print_stdout, short, unix_ms, visible};
 use crate::signals::SignalStreams;
 
 /// The pause between two terms, and the longest.
@@ -273,10 +273,11 @@ fn text(leader: Option<&Leader>) -> String {
         "" => "leader",
         value => value,
     };
-    match (&leader.holder.host, leader.holder.pid) {
+    let text = match (&leader.holder.host, leader.holder.pid) {
         (Some(host), Some(pid)) => format!("{value} ({host} pid {pid}), token {}", leader.token),
         _ => format!("{value}, token {}", leader.token),
-    }
+    };
+    visible(&text).into_owned()
 }
 
 fn json(name: &str, leader: Option<&Leader>) -> Result<String, Failure> {

@@ -80,7 +80,7 @@ async fn hold(args: &Run, reporter: &Reporter) -> Result<(u8, RunOutcome), Failu
         name: &args.name,
         line: command_line(&args.command, args.line.as_ref()),
         plan: StopPlan {
-            grace: grace(args.ttl, args.grace)?,
+            grace: grace(args.ttl, args.grace).map_err(Failure::usage)?,
             at_most: args.at_most_for,
             on_lost: args.on_lost,
         },
@@ -370,7 +370,7 @@ impl HoldArgs {
     /// Stops the command when its lease is lost, and after `at_most`.
     fn plan(&self, at_most: Option<Duration>) -> Result<StopPlan, Failure> {
         Ok(StopPlan {
-            grace: grace(self.ttl, self.grace)?,
+            grace: grace(self.ttl, self.grace).map_err(Failure::usage)?,
             at_most,
             on_lost: OnLost::Kill,
         })
@@ -378,16 +378,16 @@ impl HoldArgs {
 }
 
 /// The time between SIGTERM and SIGKILL.
-pub(crate) fn grace(ttl: Duration, grace: Option<Duration>) -> Result<Duration, Failure> {
+pub(crate) fn grace(ttl: Duration, grace: Option<Duration>) -> Result<Duration, String> {
     let half = ttl / 2;
     if let Some(grace) = grace.filter(|grace| *grace > half) {
-        return Err(Failure::usage(format!(
+        return Err(format!(
             "--grace {} is more than half of --ttl {}, so one late renewal would stop the command; use \
              a longer --ttl or a grace of at most {}",
             exact(grace),
             exact(ttl),
             exact(half)
-        )));
+        ));
     }
     Ok(grace.unwrap_or(GRACE.min(half)))
 }

@@ -1,7 +1,7 @@
 //! Supervises the command: forwards signals, and stops the command before its lease expires.
 
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::{Error, Lease, Loss, Moment, Name};
 use nix::sys::signal::Signal;
@@ -13,7 +13,7 @@ use crate::args::OnLost;
 use crate::exit::Failure;
 use crate::held::Held;
 use crate::messages;
-use crate::report::{Event, HolderJson, NodeJson, Reporter, exact, nearest};
+use crate::report::{Event, HolderJson, NodeJson, Reporter, exact, nearest, unix_ms};
 use crate::signals::{self, SignalStreams, Signals};
 
 /// How often to check the clock. Timers stop while the machine is suspended, but the lease does not.
@@ -83,6 +83,7 @@ pub(super) async fn supervise(
         cause: None,
         timed_out: false,
         asked_to_stop: false,
+        recorded: None,
     };
     let ended = loop {
         match supervisor.child.change()? {
@@ -94,6 +95,7 @@ pub(super) async fn supervise(
             None => {}
         }
         supervisor.check_deadlines();
+        supervisor.record_deadline();
         let next_check = supervisor.next_check();
         tokio::select! {
             biased;
@@ -139,6 +141,8 @@ struct Supervisor<'a> {
     timed_out: bool,
     /// A signal that asks this process to end was forwarded.
     asked_to_stop: bool,
+    /// The deadline in the metrics file.
+    recorded: Option<Moment>,
 }
 
 /// A loss, and of which lock, if that is known.
@@ -173,6 +177,19 @@ impl<'a> Supervisor<'a> {
         {
             self.stop(&why(Loss::NotRenewed), self.held.deadline());
             self.note_loss(self.held.first_to_end(), Loss::NotRenewed);
+        }
+    }
+
+    /// Writes a new deadline to the metrics file. Of several leases, it is that of the one that ends
+    /// first, which no renewal knows.
+    fn record_deadline(&mut self) {
+        let deadline = self.held.deadline();
+        if let Some(metrics) = self.reporter.metrics()
+            && self.recorded != Some(deadline)
+        {
+            self.recorded = Some(deadline);
+            let left = deadline.saturating_duration_since(Moment::now());
+            metrics.renewed_until(unix_ms(SystemTime::now() + left));
         }
     }
 
@@ -337,7 +354,12 @@ impl<'a> Supervisor<'a> {
 pub(super) fn report_loss(reporter: &Reporter, lost: &Lost, cause: Option<&Error>) {
     let name = lost.name.as_ref().map(ToString::to_string);
     let why = why(lost.why);
-    let nodes = NodeJson::failing(cause.map(Error::nodes).unwrap_or_default());
+    let nodes = cause.map(Error::nodes).unwrap_or_default();
+    let nodes = match lost.why {
+        Loss::NotRenewed => NodeJson::failing(nodes),
+        // The others have answered what happened. A node that is slower says nothing about it.
+        _ => NodeJson::failed(nodes),
+    };
     let holder = cause.and_then(Error::holder);
     let event = Event::Lost {
         lock: name.as_deref().filter(|_| reporter.has_several()),

@@ -513,3 +513,22 @@ fn break_says_when_the_holder_notices() {
     let seconds: u64 = time.trim_end_matches('s').parse().expect("seconds");
     assert!((1..=20).contains(&seconds), "{}", ran.err);
 }
+
+/// A label of another user cannot change how the line around it is shown.
+#[test]
+fn labels_are_visible() {
+    let place = Place::local();
+    let label = "a\u{202e}b";
+    let command = place.holding("l", &["--label", label], crate::UNTIL_GO);
+    let refused = place.run(&["run", "l", "-n", "--", "true"]);
+    assert_eq!(refused.code, 75);
+    for text in [place.ok(&["show", "l"]), place.ok(&["ls"]), refused.err] {
+        assert!(text.contains("(a\\u{202e}b)"), "{text}");
+        assert!(!text.contains('\u{202e}'), "{text}");
+    }
+    let shown: serde_json::Value =
+        serde_json::from_str(&place.ok(&["show", "l", "-o", "json"])).expect("JSON");
+    assert_eq!(shown["holder"]["label"], label);
+    place.touch("go");
+    assert_eq!(command.end().code, 0);
+}

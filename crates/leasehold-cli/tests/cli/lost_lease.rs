@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_testkit::RedisServer;
 
-use crate::{Place, events, is_alive, kinds, until};
+use crate::{Place, UNTIL_GO, events, is_alive, kinds, until};
 
 fn token(text: &str) -> u64 {
     text.trim().parse().expect("a token")
@@ -98,6 +98,27 @@ fn the_command_of_a_broken_lock_is_stopped() {
     );
     assert!(!ran.err.contains("released"), "{}", ran.err);
     assert_eq!(place.await_file("stopped"), "stopped\n");
+}
+
+/// A node that is slower than the others has no part in what they have answered.
+#[test]
+fn a_node_that_has_not_answered_is_not_the_cause() {
+    let mut servers = RedisServer::start_many(3);
+    let place = Place::redis(&servers);
+    let args = ["--ttl", "6s", "--on-lost", "warn", "--assume-fresh"];
+    let running = place.holding("a", &args, UNTIL_GO);
+    let owner = place.owner_id("a");
+    servers[2].stop();
+    let broken = place.run(&["break", "a", "--owner", &owner, "--yes"]);
+    assert_eq!(broken.code, 0, "{}", broken.err);
+    // The next renewal is due after 2 s.
+    std::thread::sleep(Duration::from_secs(3));
+    place.touch("go");
+    let ran = running.end();
+    servers[2].resume();
+    let says = "lost `a`: the lock was broken";
+    assert!(ran.err.contains(says), "{}", ran.err);
+    assert!(!ran.err.contains("no answer yet"), "{}", ran.err);
 }
 
 /// With `--on-lost warn`, the command continues and its exit code is kept.

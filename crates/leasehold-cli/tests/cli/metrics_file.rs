@@ -203,22 +203,82 @@ fn a_path_that_cannot_be_written() {
     std::fs::create_dir(place.file("dir.prom")).expect("created");
     std::fs::write(place.file("notes"), "mine").expect("written");
     std::os::unix::fs::symlink("notes", place.file("link.prom")).expect("linked");
-    for (path, says) in [
-        ("none/a.prom", "No such file or directory"),
-        ("dir.prom", "not a regular file"),
-        ("link.prom", "not a regular file"),
-        ("notes", "must end in `.prom`"),
-        ("..", "must end in `.prom`"),
+    place.pipe("pipe.prom");
+    let regular = "next: name a regular file, or one";
+    let too_long = format!("{}.prom", "x".repeat(251));
+    for (path, says, next) in [
+        (
+            "none/a.prom",
+            "No such file or directory",
+            "next: name a file in a directory",
+        ),
+        ("dir.prom", "it is a directory", regular),
+        ("link.prom", "it is a symbolic link", regular),
+        ("pipe.prom", "it is a pipe", regular),
+        (&too_long, "name too long", "next: use a shorter name"),
+        ("notes", "must end in `.prom`", ""),
+        ("..", "must end in `.prom`", ""),
     ] {
         let ran = place.run(&["run", "a", "--metrics-file", path, "--", "touch", "ran"]);
         assert_eq!(ran.code, 64, "{path}: {}", ran.err);
         assert!(ran.err.contains("--metrics-file"), "{path}: {}", ran.err);
         assert!(ran.err.contains(says), "{path}: {}", ran.err);
+        assert!(ran.err.contains(next), "{path}: {}", ran.err);
     }
     assert_eq!(place.read("notes"), "mine");
     assert!(!place.file("ran").exists() && !place.file("state").exists());
     let left = std::fs::read_dir(place.dir.path()).expect("a directory");
-    assert_eq!(left.count(), 3, "temporary files are left");
+    assert_eq!(left.count(), 4, "temporary files are left");
+}
+
+/// The name of the temporary file is longer.
+#[test]
+fn the_longest_names() {
+    let place = Place::local();
+    for name in [
+        format!("{}.prom", "x".repeat(250)),
+        format!("y{}.prom", "é".repeat(124)),
+    ] {
+        let ran = place.run(&["run", "a", "--metrics-file", &name, "--", "true"]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        assert_eq!(value(&place.read(&name), "runs_total success"), Some(1.0));
+    }
+}
+
+/// The request that tells the embedded store the process of the command is no renewal.
+#[test]
+fn only_renewals_count() {
+    let place = Place::local();
+    // A renewal is due after 20 s.
+    let args = ["--metrics-file", FILE, "--ttl", "60s"];
+    let running = place.holding("a", &args, UNTIL_GO);
+    place.await_bound("a");
+    place.touch("go");
+    assert_eq!(running.end().code, 0);
+    let text = place.read(FILE);
+    assert_eq!(value(&text, "run_renewals_total ok"), Some(0.0), "{text}");
+    assert_eq!(value(&text, "run_lease_slack_seconds"), None, "{text}");
+}
+
+/// The deadline is that of the client, which allows for drift, also after renewals. Of several leases, it
+/// is that of the first to end.
+#[test]
+fn the_deadline() {
+    let place = Place::local();
+    let args = ["--metrics-file", FILE, "--ttl", "6s", "--also", "b"];
+    let running = place.holding("a", &args, UNTIL_GO);
+    let deadline = |text: &str| value(text, "run_deadline_time_seconds");
+    let first = eventually("the lock is held", || deadline(&place.read(FILE)));
+    assert!(first < now() + 6.0, "{first}");
+    // Both leases must be renewed before their first end moves so far.
+    let text = eventually("renewals have moved the deadline", || {
+        let text = place.read(FILE);
+        let renewals = value(&text, "run_renewals_total ok");
+        (deadline(&text) > Some(first + 1.0) && renewals >= Some(2.0)).then_some(text)
+    });
+    assert!(deadline(&text) < Some(now() + 6.0), "{text}");
+    place.touch("go");
+    assert_eq!(running.end().code, 0);
 }
 
 /// A write that fails later is one warning. The command goes on.

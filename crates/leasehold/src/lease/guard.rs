@@ -19,7 +19,7 @@ use crate::lease::downgrade::downgrade;
 use crate::lease::grant::Won;
 use crate::lease::holding::{Ending, Holding};
 use crate::lease::janitor::PendingRelease;
-use crate::lease::state::{Held, Progress};
+use crate::lease::state::{Held, Progress, Purpose};
 use crate::node::{Holders, Verb};
 use crate::observe::End;
 use crate::quorum::round::Decision;
@@ -312,8 +312,9 @@ impl Lease {
         self.held.loss()
     }
 
-    /// Binds the lease to other processes of this machine instead of this process, and renews it.
-    /// Nodes that free the locks of dead processes (the embedded store) then free the lock when all
+    /// Binds the lease to other processes of this machine instead of this process, and extends it.
+    /// [Observers](crate::observe::Event::Renewal) and [statistics](crate::Client::stats) do not count
+    /// this as a renewal. Nodes that free the locks of dead processes (the embedded store) then free the lock when all
     /// of these processes are dead.
     ///
     /// # Errors
@@ -324,7 +325,7 @@ impl Lease {
         self.held
             .claim()
             .set_holders(Holders::Processes(pids.into()));
-        self.extend().await
+        self.extend_for(Purpose::NewHolders).await
     }
 
     /// Detaches the lease from its guard: the client neither renews nor releases it any more. It
@@ -339,7 +340,7 @@ impl Lease {
         self.check_only_guard()?;
         if self.held.claim().holders() != Holders::Nobody {
             self.held.claim().set_holders(Holders::Nobody);
-            self.extend().await?;
+            self.extend_for(Purpose::NewHolders).await?;
         }
         match self.close(None) {
             Some(_) => {
@@ -384,11 +385,15 @@ impl Lease {
     /// Cancel safety: if the future is dropped, nodes may keep the lock beyond the deadline, by up
     /// to one TTL.
     pub async fn extend(&self) -> Result<(), Error> {
+        self.extend_for(Purpose::Renewal).await
+    }
+
+    async fn extend_for(&self, purpose: Purpose) -> Result<(), Error> {
         let (held, core) = (&self.held, &self.core);
         if held.is_lost_at(core.clock.now()) {
             return Err(held.lost_error());
         }
-        let Some(extension) = held.start_extension(&core.nodes, &core.clock) else {
+        let Some(extension) = held.start_extension(&core.nodes, &core.clock, purpose) else {
             return Err(held.lost_error());
         };
         extension.broadcast.decided().await;

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::base::clock::{Clock, Moment};
 use crate::base::error::Loss;
 use crate::client::core::Closing;
-use crate::lease::state::{Extension, Held, Progress};
+use crate::lease::state::{Extension, Held, Progress, Purpose};
 use crate::quorum::Nodes;
 
 /// If another renewal is due, renewals that are due within this time are sent with it.
@@ -222,7 +222,8 @@ fn run_due(shared: &Arc<Shared>) -> Moment {
 }
 
 fn renew(shared: &Arc<Shared>, lease: Arc<Held>) {
-    let Some(extension) = lease.start_extension(&shared.nodes, &shared.clock) else {
+    let (nodes, clock) = (&shared.nodes, &shared.clock);
+    let Some(extension) = lease.start_extension(nodes, clock, Purpose::Renewal) else {
         return;
     };
     let waker = Waker::from(Arc::new(Decided {

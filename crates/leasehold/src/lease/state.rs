@@ -93,6 +93,16 @@ pub(crate) struct Held {
 pub(crate) struct Extension {
     pub(crate) broadcast: Arc<Broadcast>,
     sent_at: Moment,
+    purpose: Purpose,
+}
+
+/// Why an EXTEND is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Renewal,
+    /// Nodes learn of other holders of the claim. This comes when nothing is due, so it says nothing
+    /// about how well renewals work, and is not reported as one.
+    NewHolders,
 }
 
 /// The result of an EXTEND.
@@ -311,7 +321,12 @@ impl Held {
     /// The lock on `rounds` excludes a release at the same time. A lease ends before its
     /// [`PendingRelease`] is created, so no EXTEND is sent after its RELEASE; and a release that is
     /// created afterwards takes this EXTEND into account.
-    pub(crate) fn start_extension(&self, nodes: &Nodes, clock: &Clock) -> Option<Extension> {
+    pub(crate) fn start_extension(
+        &self,
+        nodes: &Nodes,
+        clock: &Clock,
+        purpose: Purpose,
+    ) -> Option<Extension> {
         let mut rounds = self.grant.rounds();
         if !self.is_open() {
             return None;
@@ -321,7 +336,11 @@ impl Held {
         let question = Question::new(Verb::Extend, self.claim(), self.grant.timeout);
         let broadcast = Broadcast::send(nodes, question);
         rounds.extend(Arc::clone(&broadcast));
-        Some(Extension { broadcast, sent_at })
+        Some(Extension {
+            broadcast,
+            sent_at,
+            purpose,
+        })
     }
 
     /// Applies the result of an EXTEND.
@@ -329,11 +348,16 @@ impl Held {
         let now = clock.now();
         // After the deadline the lease is lost, whatever a node answers.
         let confirms_hand_over = self.is_handed_over();
+        let report = |ok, slack| {
+            if extension.purpose == Purpose::Renewal {
+                self.report_renewal(ok, slack, confirms_hand_over);
+            }
+        };
         if !self.is_open() || now >= self.deadline() {
             self.lose(self.loss_at_deadline());
             // A lease that the caller has released was not lost.
             if self.loss().is_some() {
-                self.report_renewal(false, Duration::ZERO, confirms_hand_over);
+                report(false, Duration::ZERO);
             }
             return Progress::Over;
         }
@@ -343,10 +367,10 @@ impl Held {
         if (decision == Some(Decision::Carried) || self.is_carried_by_subset(extension))
             && self.grant.extended(extension.sent_at, now)
         {
-            self.report_renewal(true, slack, confirms_hand_over);
+            report(true, slack);
             return Progress::Extended;
         }
-        self.report_renewal(false, slack, confirms_hand_over);
+        report(false, slack);
         if decision == Some(Decision::Refuted) {
             self.lose(taken_away(self.claim(), &extension.broadcast.round()));
             return Progress::Over;

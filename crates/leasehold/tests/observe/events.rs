@@ -352,6 +352,24 @@ async fn slack_falls_before_a_lease_is_lost() {
     assert_eq!(client.stats().ended.lost, 1);
 }
 
+/// It comes when nothing is due, so its slack would say nothing.
+#[tokio::test]
+async fn to_name_other_holders_is_no_renewal() {
+    let (recorder, client) = recorded();
+    let lease = client.mutex("a").lock().await.unwrap();
+    let deadline = lease.deadline();
+    pause(2).await;
+    lease.bind_to_processes(&[1]).await.unwrap();
+    assert!(lease.deadline() > deadline);
+    assert_eq!(client.stats().renewals.ok, 0);
+    lease.extend().await.unwrap();
+    assert_eq!(client.stats().renewals.ok, 1);
+    lease.detach().await.unwrap().release().await.unwrap();
+    until("one is reported", || recorder.renewals().len() == 1).await;
+    let counted = client.stats().renewals;
+    assert_eq!((counted.ok, counted.failed), (1, 0));
+}
+
 /// The clocks of the system, ahead by this many seconds.
 #[derive(Clone, Default)]
 struct Ahead(Arc<AtomicU64>);

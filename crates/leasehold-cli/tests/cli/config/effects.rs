@@ -155,4 +155,12 @@ fn a_lease_does_not_change_settings() {
     let row = setting(&extend, "acquire_ttl");
     assert_eq!(row["variable"], "LEASEHOLD_LEASE_TTL", "{row}");
     assert_eq!(row["value"], "420000ms");
+    // An empty one is not the TTL of a lease.
+    let mut command = place.command(&["config", "-o", "json", "--", "extend", "a"]);
+    command
+        .env("LEASEHOLD_LEASE_TTL", "")
+        .env("LEASEHOLD_OWNER", "x")
+        .env("LEASEHOLD_ACQUIRE_TTL", "30s");
+    let row = setting(&settings(&mut command), "acquire_ttl").clone();
+    assert_eq!(row["variable"], "LEASEHOLD_ACQUIRE_TTL", "{row}");
 }

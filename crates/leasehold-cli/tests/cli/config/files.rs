@@ -228,6 +228,19 @@ fn values_that_commands_refuse() {
             );
         }
     }
+    // The error is about the file: what the command line or a variable says has no part in it.
+    for (text, says) in [
+        ("tls.ca = \"missing\"", "`tls.ca`: cannot read "),
+        (
+            "ttl = \"5s\"\ngrace = \"4s\"",
+            "`grace`: --grace 4s is more",
+        ),
+    ] {
+        place.configure(text);
+        let ran = place.run_configured(&["config"]);
+        assert!(ran.err.contains(says), "{}", ran.err);
+        assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+    }
     // What belongs together is checked together.
     for text in [
         "ttl = \"1m\"\ngrace = \"30s\"",
@@ -291,4 +304,93 @@ fn a_file_without_an_end_is_refused() {
     let ran = Running::start(&mut command).end();
     assert_eq!(ran.code, 64, "{}", ran.out);
     assert!(ran.err.contains("longer than 1 MiB"), "{}", ran.err);
+}
+
+/// A pipe that lies where the file is searched for has no writer. One that is named may have.
+#[test]
+fn a_pipe_that_is_found_is_refused() {
+    let place = Place::local();
+    let path = place.configure("");
+    std::fs::remove_file(&path).expect("removed");
+    place.pipe(super::IN_HOME);
+    let ran = place.run_configured(&["ls"]);
+    assert_eq!(ran.code, 64, "{}", ran.out);
+    assert!(ran.err.contains("not a regular file"), "{}", ran.err);
+}
+
+/// The nodes of a nodes file are not the default, whichever source names it.
+#[test]
+fn nodes_of_a_nodes_file() {
+    let place = Place::local();
+    write(&place.file("nodes"), "redis://:secret@a\n");
+    let named = place.file("nodes").display().to_string();
+    for (file, variables, option, source) in [
+        (
+            format!("nodes_file = \"{named}\"\n"),
+            &[][..],
+            &[][..],
+            "leasehold.toml:1",
+        ),
+        (
+            String::new(),
+            &[("LEASEHOLD_NODES_FILE", &*named)],
+            &[],
+            "LEASEHOLD_NODES_FILE",
+        ),
+        (
+            String::new(),
+            &[],
+            &["--nodes-file", &named],
+            "command line",
+        ),
+    ] {
+        place.configure(&file);
+        let run = |args: &[&str]| {
+            let mut command = place.configured(&[args, option].concat());
+            command.envs(variables.iter().copied());
+            let ran = Running::start(&mut command).end();
+            assert_eq!(ran.code, 0, "{}", ran.err);
+            ran.out
+        };
+        for args in [&["config"][..], &["config", "--", "ls"]] {
+            let out = run(args);
+            let is_row = |line: &str| {
+                let words: Vec<_> = line.split_whitespace().collect();
+                words.join(" ") == format!("nodes those of nodes_file {source}")
+            };
+            assert!(out.lines().any(is_row), "{out}");
+        }
+        let shown = serde_json::from_str(&run(&["config", "-o", "json"])).expect("JSON");
+        let row = setting(&shown, "nodes");
+        assert_eq!(row["source"], "nodes_file", "{row}");
+        assert!(row["value"].is_null(), "{row}");
+    }
+}
+
+/// What the command would refuse about its nodes, `config` refuses, too, after it has shown the settings.
+#[test]
+fn the_nodes_of_a_command_line_are_checked() {
+    let place = Place::local();
+    for (file, line, code) in [
+        ("replicas = 1", &["run", "x"][..], 64),
+        ("", &["run", "x", "--replicas", "1"], 64),
+        ("", &["ls", "--nodes-file", "missing"], 64),
+        ("", &["ls", "--node", "http://a"], 64),
+        (
+            "",
+            &["run", "x", "--replicas", "1", "--node", "redis://a"],
+            0,
+        ),
+        // A command without nodes.
+        ("replicas = 1", &["man"], 0),
+    ] {
+        place.configure(file);
+        let command: &[&str] = match line[0] {
+            "run" => &["-c", "true"],
+            _ => &[],
+        };
+        let ran = place.run_configured(&[&["config", "--"], line, command].concat());
+        assert_eq!(ran.code, code, "{line:?}: {}", ran.err);
+        assert!(ran.out.contains("SETTING"), "{}", ran.out);
+    }
 }

@@ -186,6 +186,7 @@ fn every_setting_from_every_source() {
 fn settings_that_exclude_each_other() {
     let place = Place::local();
     write(&place.file(".config/leasehold/n"), "redis://b\n");
+    write(&place.file("f"), "redis://b\n");
     place.configure(
         "nodes = [\"redis://a\"]\nwait = \"1s\"\nquiet = true\nat_most_for = \"1s\"\n\
          [profile.p]\nnodes_file = \"n\"\nno_wait = true\nverbose = true\n\
@@ -216,9 +217,13 @@ fn settings_that_exclude_each_other() {
             "wait",
         ),
     ] {
+        let expected = match weaker {
+            "nodes" => "nodes_file",
+            _ => "default",
+        };
         assert_eq!(
             source(variables, &args, weaker),
-            "default",
+            expected,
             "{args:?} {weaker}"
         );
     }
@@ -249,6 +254,14 @@ fn a_shorter_ttl_shortens_the_grace_period() {
     place.configure("ttl = \"20s\"\ngrace = \"9s\"\n");
     let ran = place.run_configured(&["run", "x", "--ttl", "10s", "--", "true"]);
     assert_eq!((ran.code, &*ran.err), (0, ""));
+    let line = ["config", "--", "run", "x", "--ttl", "10s", "-c", "true"];
+    let shown = place.run_configured(&line).out;
+    let says =
+        "5000ms                                      leasehold.toml:2: 9s, cut to half of ttl";
+    assert!(shown.contains(says), "{shown}");
+    let mut command = place.configured(&[&["config", "-o", "json"], &line[1..]].concat());
+    let row = setting(&settings(&mut command), "grace").clone();
+    assert_eq!(row["cut_from"], "9s", "{row}");
     // An empty text is the default, 10s.
     let mut command = place.configured(&["run", "x", "--", "true"]);
     let ran = Running::start(command.env("LEASEHOLD_TTL", "")).end();

@@ -4,6 +4,7 @@ use expect_test::expect_file;
 
 use super::transcript::Transcript;
 use crate::Place;
+use crate::config::write;
 
 #[test]
 fn mistakes_in_files() {
@@ -48,6 +49,7 @@ fn mistakes_in_files() {
 fn other_mistakes() {
     let place = Place::local();
     let mut transcript = Transcript::new();
+    write(&place.file(".config/leasehold/nodes"), "http://a\n");
     for (file, variables, args) in [
         ("", &[][..], &["ls", "--profile", "prod"][..]),
         (
@@ -78,6 +80,25 @@ fn other_mistakes() {
             "ttl = \"5m\"\nrestart_guard = \"1m\"",
             &[],
             &["run", "a", "--", "true"],
+        ),
+        ("replicas = 1", &[], &["run", "a", "--", "true"]),
+        (
+            "replicas = 1",
+            &[],
+            &["config", "--", "run", "a", "-c", "true"],
+        ),
+        ("", &[("LEASEHOLD_PREFER_REPLICAS", "1")], &["ls"]),
+        ("", &[("LEASEHOLD_LABEL", "\t")], &["acquire", "a"]),
+        ("", &[("LEASEHOLD_NODES", "redis://a,b")], &["ls"]),
+        ("nodes_file = \"nodes\"", &[], &["ls"]),
+        ("nodes_file = \".\"", &[], &["ls"]),
+        ("nodes_file = \"/dev/null\"", &[], &["ls"]),
+        ("tls.ca = \"missing\"", &[], &["ls"]),
+        ("ttl = \"5s\"\ngrace = \"4s\"", &[], &["config", "--", "ls"]),
+        (
+            "",
+            &[("LEASEHOLD_LEASE_TTL", "abc"), ("LEASEHOLD_OWNER", "x")],
+            &["extend", "a"],
         ),
         // Only `config` checks the URLs of a profile that is not used.
         (

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::base::error::Loss;
-use crate::lease::state::Progress;
+use crate::lease::state::{Progress, Purpose};
 use crate::node::{Call, Node, NodeError, Verb};
 use crate::{Client, Error, MemoryNode, Moment, Released, TimeSource};
 
@@ -15,9 +15,14 @@ async fn no_extend_is_sent_after_the_release() {
     let client = Client::in_memory();
     let lease = client.mutex("a").lock().await.unwrap();
     let (core, held) = (lease.core.clone(), lease.held.clone());
-    let extension = held.start_extension(&core.nodes, &core.clock).unwrap();
+    let extension = held
+        .start_extension(&core.nodes, &core.clock, Purpose::Renewal)
+        .unwrap();
     lease.release().await;
-    assert!(held.start_extension(&core.nodes, &core.clock).is_none());
+    assert!(
+        held.start_extension(&core.nodes, &core.clock, Purpose::Renewal)
+            .is_none()
+    );
     // Its answer may arrive after the release. Nothing was lost.
     let progress = held.finish_extension(&extension, &core.clock);
     assert_eq!(progress, Progress::Over);
@@ -87,7 +92,7 @@ async fn an_extend_after_the_deadline_does_not_count() {
     let (core, deadline) = (lease.core.clone(), lease.deadline());
     let extension = lease
         .held
-        .start_extension(&core.nodes, &core.clock)
+        .start_extension(&core.nodes, &core.clock, Purpose::Renewal)
         .unwrap();
     clock.0.store(9_950, Ordering::SeqCst);
     assert!(!lease.is_valid());

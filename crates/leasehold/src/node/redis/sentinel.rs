@@ -27,6 +27,7 @@ use super::connection::Connection;
 use super::identity;
 use super::reply::{bytes, connection_error, server_error};
 use super::stream;
+use super::target::address;
 use super::tls::TlsClient;
 use crate::base::name::shown;
 #[cfg(feature = "doctor")]
@@ -217,7 +218,7 @@ impl Service {
             after: self.timeout,
         };
         let address =
-            |info: &ConnectionInfo| (info.addr().to_string(), Answer::Failed(silent.clone()));
+            |info: &ConnectionInfo| (address(info.addr()), Answer::Failed(silent.clone()));
         let mut answers: Vec<_> = self.sentinels.iter().map(address).collect();
         let mut end = tokio::time::Instant::now() + self.timeout;
         // A task that panicked counts as silent.

@@ -229,7 +229,7 @@ impl Target {
     fn failed(&self, info: &ConnectionInfo, error: &RedisError) -> NodeError {
         match connection_error(error) {
             NodeError::Unreachable { why } if self.follows_failovers() => NodeError::Unreachable {
-                why: format!("the master {}: {why}", info.addr()),
+                why: format!("the master {}: {why}", address(info.addr())),
             },
             error => error,
         }
@@ -244,12 +244,41 @@ pub(super) fn named(info: ConnectionInfo) -> ConnectionInfo {
 
 /// Returns the label of a server, without credentials.
 fn label(info: &ConnectionInfo) -> String {
-    let address = match info.addr() {
-        ConnectionAddr::Unix(path) => path.display().to_string(),
-        address => address.to_string(),
-    };
+    let address = address(info.addr());
     match info.redis_settings().db() {
         0 => address,
         db => format!("{address}/{db}"),
+    }
+}
+
+/// The address as in a URL.
+pub(super) fn address(addr: &ConnectionAddr) -> String {
+    match addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }
+            if host.contains(':') =>
+        {
+            format!("[{host}]:{port}")
+        }
+        ConnectionAddr::Unix(path) => path.display().to_string(),
+        addr => addr.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_written_like_urls() {
+        for (url, shown) in [
+            ("redis://u:p@host/2", "host:6379/2"),
+            ("redis://[::1]:23004", "[::1]:23004"),
+            ("redis://[fe80::1]/3", "[fe80::1]:6379/3"),
+            ("redis://127.0.0.1", "127.0.0.1:6379"),
+            ("redis+unix:///run/a.sock", "/run/a.sock"),
+        ] {
+            let info = url.into_connection_info().expect("a URL");
+            assert_eq!(label(&info), shown, "{url}");
+        }
     }
 }

@@ -15,7 +15,7 @@ fn urls() {
         ("redis+sentinel://a/x", "x@a:26379"),
         (
             "redis+sentinel://b:1,a,[::1]/x.y-z_0",
-            "x.y-z_0@::1:26379,a:26379,b:1",
+            "x.y-z_0@[::1]:26379,a:26379,b:1",
         ),
         ("valkey+sentinel://u:p@a,b,a/x/3", "x@a:26379,b:26379/3"),
         (

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
-use super::super::target::named;
+use super::super::target::{address, named};
 use super::Service;
 
 const FORM: &str = "expected redis+sentinel://[user:pass@]host[:port],…/service[/db]\
@@ -91,7 +91,7 @@ impl Service {
 
     /// What the service is called in errors and records: `service@host:port,…[/db]`.
     pub(in super::super) fn label(&self) -> String {
-        let addresses = self.sentinels.iter().map(|info| info.addr().to_string());
+        let addresses = self.sentinels.iter().map(|info| address(info.addr()));
         let addresses = addresses.collect::<Vec<_>>().join(",");
         match self.master.redis_settings().db() {
             0 => format!("{}@{addresses}", self.name),
