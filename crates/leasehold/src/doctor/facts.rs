@@ -96,7 +96,7 @@ pub(crate) struct Commands {
     pub(crate) unknown: Vec<String>,
     /// The user may not use WAIT, or the server does not know it. Looked at if locks prefer replicas.
     pub(crate) no_wait: bool,
-    /// Why the server refuses writes of any user.
+    /// Why the server refuses the requests of any user.
     pub(crate) refused: Option<NodeError>,
 }
 

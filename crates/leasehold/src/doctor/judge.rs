@@ -240,6 +240,13 @@ impl ServerFacts {
         mode == Some("sentinel")
     }
 
+    /// Why a member of a cluster cannot serve this client.
+    fn refused_by_cluster(&self) -> Option<&str> {
+        let unread = self.record.as_ref().err();
+        let refusals = unread.into_iter().chain(&self.commands.refused);
+        refusals.filter_map(cluster_error).next()
+    }
+
     /// When the server votes for this client, as far as that does not depend on other servers. Zero: now.
     /// `None`: never, until something is changed.
     pub(super) fn votes_in(&self, context: &Context) -> Option<Duration> {
@@ -255,6 +262,15 @@ impl ServerFacts {
         let p50 = percentile(&self.latency, 50).unwrap_or_default();
         let in_time = too_slow(p50, context.node_timeout, context.connect_timeout).is_none();
         (works && in_time).then_some(record.votes_in)
+    }
+}
+
+/// What a member of a cluster says of keys that it does not serve.
+pub(super) fn cluster_error(error: &NodeError) -> Option<&str> {
+    match error {
+        NodeError::Clustered { why } => Some(why),
+        NodeError::Unavailable { why } => why.starts_with("CLUSTERDOWN").then_some(why),
+        _ => None,
     }
 }
 
@@ -366,11 +382,16 @@ pub(super) fn cluster(server: &ServerFacts, _: &Context) -> Verdict {
             "name the service that it watches: redis+sentinel://host[:port],…/service",
         );
     }
+    let remedy =
+        "use a server with `cluster-enabled no`, or a single-shard instance of your provider";
+    if let Some(why) = server.refused_by_cluster() {
+        let seen = format!("a member of a Redis Cluster, which refuses the keys of locks: {why}");
+        return fail(seen, remedy);
+    }
     if info.text("cluster_enabled") == Some("1") || mode == Some("cluster") {
-        return fail(
-            "a member of a Redis Cluster",
-            "use a server with `cluster-enabled no`, or a single-shard instance of your provider",
-        );
+        let seen =
+            "a member of a Redis Cluster, which serves all names with this prefix at the moment";
+        return warn(seen, remedy);
     }
     match (info.text("cluster_enabled"), mode) {
         (None, None) => hidden("cluster_enabled"),
@@ -989,7 +1010,7 @@ fn scripts(server: &ServerFacts, _: &Context) -> Verdict {
         Err(why) => fail(
             format!("the server refuses scripts: {why}"),
             match why.split(' ').next() {
-                Some("CLUSTERDOWN" | "MOVED" | "ASK") => "see `cluster`",
+                Some("CLUSTERDOWN" | "MOVED" | "ASK" | "CROSSSLOT") => "see `cluster`",
                 Some("NOPERM") => "grant the user +eval, +evalsha and +script|load",
                 _ => "see `permissions`, or use a server that runs scripts",
             },

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::facts::{Address, ClockSample, Context, Facts, ServerFacts, SetRecord};
-use super::judge::{SERVER_CHECKS, Verdict, cluster, fail, ok, sentinels, unknown, warn};
+use super::judge::{
+    SERVER_CHECKS, Verdict, cluster, cluster_error, fail, ok, sentinels, unknown, warn,
+};
 use super::judge_store::STORE_CHECKS;
 use super::members::{Member, refusals};
 use super::{Check, Finding};
@@ -247,10 +249,7 @@ fn set(servers: &[Node<'_>], context: &Context) -> Verdict {
             NodeError::NoPermission { .. } | NodeError::Refused { .. } => {
                 unknown(seen, "see `permissions`")
             }
-            NodeError::Clustered { .. } => unknown(seen, "see `cluster`"),
-            NodeError::Unavailable { why } if why.starts_with("CLUSTERDOWN") => {
-                unknown(seen, "see `cluster`")
-            }
+            error if cluster_error(error).is_some() => unknown(seen, "see `cluster`"),
             NodeError::Protocol { .. } | NodeError::Unusable { .. } => fail(
                 seen,
                 "find out which program overwrote the record; when no lease is in use, delete it with \

@@ -136,7 +136,8 @@ fn faults_that_info_shows() {
             Fail,
             "db:7",
         ),
-        (Check::Cluster, &["cluster_enabled:1"], Fail, "Cluster"),
+        (Check::Cluster, &["cluster_enabled:1"], Warn, "Cluster"),
+        (Check::Cluster, &["redis_mode:cluster"], Warn, "Cluster"),
         (Check::Cluster, &["redis_mode:sentinel"], Fail, "Sentinel"),
         (
             Check::Cluster,

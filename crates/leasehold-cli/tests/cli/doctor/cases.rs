@@ -72,6 +72,10 @@ cases! {
         Patient::new(vec![master, replica])
     };
     a_member_of_a_cluster: "cluster" "fail" "Redis Cluster" => one(&["--cluster-enabled", "yes"]);
+    a_cluster_of_one_server: "cluster" "fail" "CROSSSLOT" => cluster();
+    a_cluster_and_a_prefix_with_a_hash_tag: "cluster" "warn" "all names with this prefix" => {
+        cluster().args(&["--prefix", "{locks}:"])
+    };
     a_silent_sentinel: "sentinels" "warn" "1 of 3 sentinels do not answer" => {
         let mut service = SentinelService::start(1);
         service.sentinels[2].kill();
@@ -244,6 +248,15 @@ struct Ended(#[allow(dead_code)] Running);
 /// One server with these arguments.
 fn one(args: &[&str]) -> Patient {
     Patient::new(vec![RedisServer::start_with(args)])
+}
+
+/// A member of a cluster that has all slots.
+pub(super) fn cluster() -> Patient {
+    let server = RedisServer::start_with(&["--cluster-enabled", "yes"]);
+    server.run("CLUSTER ADDSLOTSRANGE 0 16383");
+    let works = || server.run("CLUSTER INFO").contains("cluster_state:ok");
+    until("the cluster works", works);
+    Patient::new(vec![server])
 }
 
 /// A server, and a user of it with these permissions.

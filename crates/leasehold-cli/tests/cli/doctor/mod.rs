@@ -481,6 +481,28 @@ fn watch_marks_accepted_changes() {
     watching.kill();
 }
 
+/// A member of a cluster serves a client if all keys of the client are in one slot, and `nodes` says so.
+#[test]
+fn a_cluster_votes_for_a_prefix_with_a_hash_tag() {
+    let patient = cases::cluster();
+    for (prefix, votes) in [("", false), ("a/", false), ("{}a", false), ("{a}/", true)] {
+        let with = |args: &[&'static str]| [args, &["--prefix", prefix]].concat();
+        let nodes = examine(&patient.place, &with(&["nodes", "--no-headers"]));
+        let (word, code) = if votes {
+            ("votes", 0)
+        } else {
+            ("CROSSSLOT", 69)
+        };
+        assert!(nodes.out.contains(word), "{prefix}: {}", nodes.out);
+        assert_eq!(nodes.code, code, "{prefix}: {}", nodes.out);
+        let report = parse(&examine(&patient.place, &with(&["doctor", "-o", "json"])));
+        let quorum = worst(&report, "quorum").expect("a finding");
+        assert_eq!(quorum["status"] == "ok", votes, "{prefix}: {quorum}");
+        let run = [&with(&["run", "x", "-n"])[..], &["--", "true"]].concat();
+        assert_eq!(patient.place.run(&run).code, code, "{prefix}");
+    }
+}
+
 #[test]
 fn nodes_at_a_glance() {
     let servers = RedisServer::start_many(3);

@@ -12,8 +12,9 @@ use super::bells::Bells;
 use super::connection::Connection;
 use super::reply::{bytes, server_error};
 use super::session::Keys;
+use super::set::scoped;
 use super::target::{Pushes, Target};
-use super::{init, scripts, survey};
+use super::{init, replication, scripts, survey};
 use crate::base::clock::Clock;
 use crate::base::holder::Secrets;
 use crate::base::name::{Name, shown};
@@ -51,6 +52,8 @@ const SETTINGS: [&str; 6] = [
 ];
 /// The permission that only `replicas` and `prefer_replicas` need.
 const WAIT: &str = "+wait";
+/// Stands for a key that does not exist, in the list of commands to try.
+const ABSENT: &str = "(absent)";
 /// A script that does nothing.
 const NOTHING: &str = "return 1";
 
@@ -376,53 +379,63 @@ impl<'t> Probe<'t> {
     /// before it looks at keys.
     async fn commands(&self, settings: &NodeSettings) -> Result<Commands, NodeError> {
         let random = format!("{:016x}", fastrand::u64(..));
-        let absent = format!("leasehold:doctor:{random}");
+        // A member of a cluster must serve this key, as it must the records.
+        let absent = scoped(&format!("leasehold:doctor:{random}"), &settings.prefix);
         let mut probes: Vec<(&str, Vec<&str>)> = vec![
             ("+info", vec!["INFO", "server"]),
             ("+time", vec!["TIME"]),
-            ("+get", vec!["GET", &absent]),
-            ("+mget", vec!["MGET", &absent]),
-            ("+set", vec!["SET", &absent, "x", "XX"]),
-            ("+setrange", vec!["SETRANGE", &absent, "0", ""]),
-            ("+del", vec!["DEL", &absent]),
-            ("+exists", vec!["EXISTS", &absent]),
-            ("+pexpire", vec!["PEXPIRE", &absent, "1"]),
-            ("+pttl", vec!["PTTL", &absent]),
-            ("+zadd", vec!["ZADD", &absent, "XX", "1", "x"]),
-            ("+zrem", vec!["ZREM", &absent, "x"]),
-            ("+zrange", vec!["ZRANGE", &absent, "0", "0"]),
-            ("+zrangebyscore", vec!["ZRANGEBYSCORE", &absent, "0", "0"]),
+            ("+get", vec!["GET", ABSENT]),
+            ("+set", vec!["SET", ABSENT, "x", "XX"]),
+            ("+setrange", vec!["SETRANGE", ABSENT, "0", ""]),
+            ("+del", vec!["DEL", ABSENT]),
+            ("+exists", vec!["EXISTS", ABSENT]),
+            ("+pexpire", vec!["PEXPIRE", ABSENT, "1"]),
+            ("+pttl", vec!["PTTL", ABSENT]),
+            ("+zadd", vec!["ZADD", ABSENT, "XX", "1", "x"]),
+            ("+zrem", vec!["ZREM", ABSENT, "x"]),
+            ("+zrange", vec!["ZRANGE", ABSENT, "0", "0"]),
+            ("+zrangebyscore", vec!["ZRANGEBYSCORE", ABSENT, "0", "0"]),
             (
                 "+zremrangebyscore",
-                vec!["ZREMRANGEBYSCORE", &absent, "0", "0"],
+                vec!["ZREMRANGEBYSCORE", ABSENT, "0", "0"],
             ),
-            ("+zscore", vec!["ZSCORE", &absent, "x"]),
-            ("+zrank", vec!["ZRANK", &absent, "x"]),
-            ("+zcard", vec!["ZCARD", &absent]),
-            ("+hget", vec!["HGET", &absent, "x"]),
-            ("+hdel", vec!["HDEL", &absent, "x"]),
+            ("+zscore", vec!["ZSCORE", ABSENT, "x"]),
+            ("+zrank", vec!["ZRANK", ABSENT, "x"]),
+            ("+zcard", vec!["ZCARD", ABSENT]),
+            ("+hget", vec!["HGET", ABSENT, "x"]),
+            ("+hdel", vec!["HDEL", ABSENT, "x"]),
             ("+eval", vec!["EVAL", NOTHING, "0"]),
             ("+script|load", vec!["SCRIPT", "LOAD", NOTHING]),
             // No script has this digest.
-            ("+evalsha", vec!["EVALSHA", &absent, "0"]),
+            ("+evalsha", vec!["EVALSHA", ABSENT, "0"]),
         ];
         if settings.replicas.is_some() {
             // For no replica, so this waits for none.
             probes.push((WAIT, vec!["WAIT", "0", "1"]));
         }
+        let prefers = |replicas: Replicas| replicas.otherwise == Shortfall::Warn;
+        if settings.replicas.is_some_and(|replicas| !prefers(replicas)) {
+            probes.push(("+exists", vec!["EXISTS", replication::MARKER_KEY]));
+        }
         let mut pipeline = Pipeline::new();
         for (_, words) in &probes {
             let command = pipeline.cmd(words[0]);
             for word in &words[1..] {
-                command.arg(*word);
+                match *word {
+                    ABSENT => command.arg(&absent),
+                    word => command.arg(word),
+                };
             }
         }
         let mut probes: Vec<_> = probes
             .iter()
             .map(|(what, words)| (*what, words[0]))
             .collect();
-        // A prefix need not be text.
-        let epoch = &Keys::new(&settings.prefix).epoch;
+        let Keys { epoch, set } = &Keys::new(&settings.prefix);
+        // As in each handshake. A cluster refuses it if the keys are in different slots, and serves all
+        // names with this prefix if they are in one: then the prefix has a hash tag.
+        pipeline.cmd("MGET").arg(epoch).arg(set);
+        probes.push(("+mget", "MGET"));
         let mut exists = Pipeline::new();
         exists.cmd("EXISTS").arg(epoch);
         if let [Value::Int(1)] = self.exchange(&exists).await?[..] {
@@ -444,10 +457,7 @@ impl<'t> Probe<'t> {
         }
         let replies = self.exchange(&pipeline).await?;
         let mut commands = Commands::default();
-        let is_optional = |what: &str| {
-            let prefers = |replicas: Replicas| replicas.otherwise == Shortfall::Warn;
-            what == WAIT && settings.replicas.is_some_and(prefers)
-        };
+        let is_optional = |what: &str| what == WAIT && settings.replicas.is_some_and(prefers);
         let add = |to: &mut Vec<String>, what: &str| {
             if !to.iter().any(|known| known == what) {
                 to.push(what.to_owned());
@@ -473,7 +483,8 @@ impl<'t> Probe<'t> {
                     add(&mut commands.unknown, command);
                 }
                 // Not the errors of these commands, and not those of a replica, which has its own check.
-                error @ (NodeError::Unavailable { .. }
+                error @ (NodeError::Clustered { .. }
+                | NodeError::Unavailable { .. }
                 | NodeError::OutOfMemory
                 | NodeError::CannotPersist { .. }) => {
                     commands.refused.get_or_insert(error);

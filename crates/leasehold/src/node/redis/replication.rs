@@ -32,7 +32,7 @@ use crate::node::{Call, NodeError, NodeSettings, Replicas, Shortfall, Verb, Vote
 use crate::observe::NodeWatch;
 
 /// The key that is written so that `WAIT` has something to wait for.
-const MARKER_KEY: &str = "leasehold:replicated";
+pub(super) const MARKER_KEY: &str = "leasehold:replicated";
 /// How long the marker is kept, in seconds. Nothing reads it.
 const MARKER_KEPT_S: u32 = 60;
 /// By how much a server may exceed the time limit of WAIT: it looks at the time ten times a second.
