@@ -164,7 +164,8 @@ fn not_all_sentinels(sentinels: &Sentinels) -> Option<String> {
             return Some(format!("{other} and {at} are the same sentinel"));
         }
     }
-    let most = views().filter_map(|(_, view)| view.others).max()? + 1;
+    let most = views().filter_map(|(_, view)| view.others).max()?;
+    let most = most.saturating_add(1);
     let named = sentinels.answers.len();
     (most > named).then(|| format!("the URL names {named} of {most} sentinels of this service"))
 }
@@ -788,11 +789,12 @@ fn clock(server: &ServerFacts, context: &Context) -> Verdict {
         Ok(samples) => samples,
         Err(why) => return unknown(format!("TIME: {why}"), "grant the user +time"),
     };
-    let interval = last.local_us - first.local_us;
-    let elapsed = last.server_us - first.server_us;
+    let interval = last.local_us.saturating_sub(first.local_us);
+    let elapsed = last.server_us.saturating_sub(first.server_us);
+    let off = elapsed.saturating_sub(interval);
     let blur = (first.round_trip + last.round_trip).as_micros() as i64 / 2;
-    let deviation = (elapsed - interval).abs() - blur;
-    let signed_ms = (elapsed - interval) as f64 / 1000.0;
+    let deviation = off.saturating_abs() - blur;
+    let signed_ms = off as f64 / 1000.0;
     let over = Duration::from_micros(interval.max(0).unsigned_abs());
     if deviation > CLOCK_STEP_US {
         return fail(
@@ -812,7 +814,7 @@ fn clock(server: &ServerFacts, context: &Context) -> Verdict {
     let offset = last.offset_us();
     let skew = context.constants.skew.as_micros() as i64;
     let ms = offset as f64 / 1000.0;
-    match offset.abs() - last.round_trip.as_micros() as i64 > skew {
+    match offset.saturating_abs() - last.round_trip.as_micros() as i64 > skew {
         true => warn(
             format!(
                 "the clock differs by {ms:+.1} ms from that of this machine, more than the skew of {:?}",

@@ -305,8 +305,9 @@ fn clocks(servers: &[Node<'_>], context: &Context) -> Option<Verdict> {
     if offsets.len() < 2 {
         return None;
     }
-    let blur = (*one + *other).as_micros() as i64 / 2;
-    let apart = Duration::from_micros((highest - lowest - blur).max(0).unsigned_abs());
+    let blur = (*one + *other).as_micros() as u64 / 2;
+    let apart = highest.abs_diff(*lowest);
+    let apart = Duration::from_micros(apart.saturating_sub(blur));
     let skew = context.constants.skew;
     let seen = format!("{behind} is {apart:.1?} behind {ahead}");
     let remedy = format!("synchronise the machines (NTP); the allowed skew is {skew:?}");

@@ -1008,6 +1008,34 @@ fn absurd_numbers_and_control_characters() {
     let many = "connected_slaves:18446744073709551615";
     let found = with_info(Check::Replicas, &[many]);
     assert_eq!(found.status, Status::Warn, "{found:?}");
+    // Clocks: of one server within its examination, and of two servers.
+    for (from, to) in [(i64::MIN, i64::MAX), (i64::MAX, i64::MIN), (0, i64::MIN)] {
+        let clock = |server_us| ClockSample {
+            server_us,
+            ..sample(0, 0)
+        };
+        let found = with(Check::Clock, |server| {
+            server.clock = Ok((clock(from), clock(to)));
+        });
+        assert_eq!(found.status, Status::Fail, "{found:?}");
+        let standing = |number, at| ServerFacts {
+            clock: Ok((clock(at), clock(at))),
+            ..member(number)
+        };
+        let found = judge(vec![standing(0, from), standing(1, to)]);
+        let apart = |found: &&Finding| found.check == Check::Clock && found.node.is_none();
+        let apart = found.iter().find(apart).expect("a finding");
+        assert_eq!(apart.status, Status::Fail, "{apart:?}");
+    }
+    let found = with(Check::Sentinels, |server| {
+        let view = SentinelView {
+            others: Some(usize::MAX),
+            ..SentinelView::default()
+        };
+        let answers = vec![("s:26379".to_owned(), Ok(view))];
+        server.sentinels = Some(Sentinels { answers });
+    });
+    assert_eq!(found.status, Status::Warn, "{found:?}");
     let found = with_info(Check::Version, &["redis_version:7\u{1b}]0;x\u{7}"]);
     assert!(!found.seen.contains(char::is_control), "{found:?}");
 }

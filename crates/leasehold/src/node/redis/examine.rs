@@ -305,7 +305,7 @@ impl<'t> Probe<'t> {
             let sample = ClockSample {
                 local_us: (start.as_nanos() / 1000) as i64 + half,
                 wall_us: wall as i64 + half,
-                server_us: server_us as i64,
+                server_us: i64::try_from(server_us).unwrap_or(i64::MAX),
                 round_trip,
             };
             if best.is_none_or(|best| round_trip < best.round_trip) {

@@ -395,7 +395,9 @@ impl Server {
             .info
             .memory_age(epoch_age, self.target.follows_failovers());
         guard.map_or(Duration::ZERO, |guard| {
-            (guard + Duration::from_secs(1)).saturating_sub(age)
+            guard
+                .saturating_add(Duration::from_secs(1))
+                .saturating_sub(age)
         })
     }
 
@@ -520,7 +522,10 @@ fn of_type<'v>(reply: &'v Value, key: &[u8]) -> Result<&'v Value, NodeError> {
 pub(super) fn read_time(time: &[Value]) -> u64 {
     let number = |value| std::str::from_utf8(bytes(value)?).ok()?.parse::<u64>().ok();
     match time {
-        [s, us] => number(s).unwrap_or(0) * 1_000_000 + number(us).unwrap_or(0),
+        [s, us] => number(s)
+            .unwrap_or(0)
+            .saturating_mul(1_000_000)
+            .saturating_add(number(us).unwrap_or(0)),
         _ => 0,
     }
 }
@@ -528,6 +533,18 @@ pub(super) fn read_time(time: &[Value]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A server may reply anything.
+    #[test]
+    fn an_absurd_time_does_not_overflow() {
+        let time = |parts: [&str; 2]| {
+            let part = |part: &str| Value::BulkString(part.as_bytes().to_vec());
+            read_time(&parts.map(part))
+        };
+        assert_eq!(time(["7", "5"]), 7_000_005);
+        assert_eq!(time(["18446744073709551615", "5"]), u64::MAX);
+        assert_eq!(time(["-1", "x"]), 0);
+    }
 
     #[test]
     fn the_guard_of_others_is_read() {
