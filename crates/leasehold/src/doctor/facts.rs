@@ -148,6 +148,8 @@ pub(crate) struct Record {
     pub(crate) votes_in: Duration,
     /// Whether there is an epoch record of this run of the server.
     pub(crate) has_epoch: bool,
+    /// The key of the epoch record, if its value is not one of leasehold.
+    pub(crate) foreign: Option<String>,
     /// The constants on record and those of this client, if they differ.
     pub(crate) other_constants: Option<(String, String)>,
     pub(crate) set: Option<SetRecord>,

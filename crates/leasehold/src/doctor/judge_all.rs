@@ -239,6 +239,17 @@ fn set(servers: &[Node<'_>], context: &Context) -> Verdict {
             remedy,
         );
     }
+    let foreign = |(label, server): &Node<'_>| {
+        let key = server.record.as_ref().ok()?.foreign.as_ref()?;
+        Some(format!("{label}: `{key}` contains text that is not a record"))
+    };
+    if let Some(seen) = servers.iter().find_map(foreign) {
+        return fail(
+            seen,
+            "find out which program overwrote the record; the next client that connects records it again, \
+             and leases that were granted before are lost",
+        );
+    }
     let mut unread = servers
         .iter()
         .filter_map(|(label, server)| Some((*label, server.record.as_ref().err()?)));

@@ -70,6 +70,7 @@ fn healthy() -> ServerFacts {
         record: Ok(Record {
             votes_in: Duration::ZERO,
             has_epoch: true,
+            foreign: None,
             other_constants: None,
             set: Some(SetRecord {
                 id: "s1".into(),
@@ -1050,6 +1051,19 @@ fn a_record_that_cannot_be_read_hides_no_other_set() {
     record.set.as_mut().expect("a set").id = "s2".into();
     let found = judge(servers);
     assert_eq!(of(&found, Check::Set).status, Status::Fail, "{found:?}");
+}
+
+/// The node votes all the same: the next handshake begins a new epoch.
+#[test]
+fn an_epoch_record_of_another_program() {
+    let mut servers: Vec<_> = (0..3).map(member).collect();
+    let record = servers[1].record.as_mut().expect("a record");
+    (record.has_epoch, record.foreign) = (false, Some("leasehold:epoch".into()));
+    let found = judge(servers);
+    let set = of(&found, Check::Set);
+    assert_eq!(set.status, Status::Fail, "{set:?}");
+    assert!(set.seen.contains("n1: `leasehold:epoch`"), "{set:?}");
+    assert_eq!(of(&found, Check::Quorum).status, Status::Ok, "{found:?}");
 }
 
 /// A sentinel has nothing of what the other checks look for.

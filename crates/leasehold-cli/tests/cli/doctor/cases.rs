@@ -187,6 +187,12 @@ cases! {
         let one = servers[0].url();
         Patient::new(servers).nodes(one)
     };
+    a_record_that_was_overwritten: "set" "fail" "`leasehold:epoch` contains text that is not a record" => {
+        let patient = one(&[]);
+        patient.place.ok(&["run", "x", "--", "true"]);
+        patient.server(0).run("SET leasehold:epoch junk");
+        patient
+    };
     a_lock_without_a_ttl: "leftovers" "warn" "locks without a TTL: orders/7" => {
         let server = RedisServer::start();
         let patient = Patient::new(vec![server]);

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::connection::Connection;
 use super::identity::{self, ServerInfo};
-use super::reply::{bytes, read_hello, server_error};
+use super::reply::{EpochRecord, bytes, read_hello, server_error};
 use super::session::{Keys, read_set};
 use super::set::{Set, sorted};
 use super::{Target, scripts, survey};
@@ -60,6 +60,8 @@ struct Server {
     timeout: Duration,
     info: ServerInfo,
     set: Option<Set>,
+    /// Another program has overwritten the epoch record.
+    foreign_epoch: bool,
     /// The constants on record, if the record is of this run.
     constants: Option<String>,
     /// It is on record that this run had nothing to forget when it began.
@@ -183,11 +185,13 @@ pub(super) async fn on_record(
     settings: &NodeSettings,
 ) -> Result<(crate::doctor::facts::Record, Option<Duration>), NodeError> {
     use crate::doctor::facts::{Record, SetRecord};
-    let server = Server::reach(target, settings, &Keys::new(&settings.prefix)).await?;
+    let keys = Keys::new(&settings.prefix);
+    let server = Server::reach(target, settings, &keys).await?;
     let ours = scripts::describe(&settings.constants);
     let record = Record {
         votes_in: server.votes_in(settings),
         has_epoch: server.constants.is_some(),
+        foreign: server.foreign_epoch.then(|| shown(&keys.epoch)),
         other_constants: server
             .constants
             .clone()
@@ -337,7 +341,7 @@ impl Server {
                 let set = of_type(set, &keys.set)?;
                 (
                     read_time(time),
-                    bytes(epoch).unwrap_or_default(),
+                    bytes(epoch),
                     read_set(std::slice::from_ref(set))?,
                 )
             }
@@ -350,24 +354,30 @@ impl Server {
                 return Err(errors.unwrap_or(NodeError::Protocol { why }));
             }
         };
-        let epoch = String::from_utf8_lossy(epoch);
-        let mut parts = epoch.split(':');
-        let recorded = parts.next().unwrap_or_default();
-        let is_of_this_run = info.identity.continues_recorded(recorded);
-        let constants = parts.next();
-        let skew = constants.and_then(|text| constant_of(text, "skew="));
-        let began_us = parts.next().and_then(|began| began.parse().ok());
-        let began_us = began_us.filter(|_| is_of_this_run).unwrap_or(now_us);
+        let record = epoch.and_then(EpochRecord::parse);
+        let skew = record
+            .as_ref()
+            .and_then(|record| constant_of(record.constants, "skew="));
+        let is_of_this_run = |record: &EpochRecord<'_>| {
+            let identity = &info.identity;
+            identity.continues_recorded(record.identity)
+        };
+        let foreign_epoch = record.is_none() && epoch.is_some();
+        let of_this_run = record.filter(is_of_this_run);
+        let began_us = of_this_run
+            .as_ref()
+            .map_or(now_us, |record| record.began_us);
         Ok(Self {
             label: target.label.clone(),
             target,
             connection,
             timeout,
             set,
-            fresh: is_of_this_run && parts.next() == Some("fresh"),
+            foreign_epoch,
+            fresh: of_this_run.as_ref().is_some_and(|record| record.fresh),
             epoch_age: Duration::from_micros(now_us.saturating_sub(began_us)),
             earlier_skew: skew.unwrap_or_default(),
-            constants: constants.filter(|_| is_of_this_run).map(str::to_owned),
+            constants: of_this_run.map(|record| record.constants.to_owned()),
             info,
             now_us,
         })

@@ -226,19 +226,42 @@ pub(super) fn read_hello(value: &Value, ours: &str) -> Result<Hello, NodeError> 
     Err(NodeError::Protocol { why })
 }
 
-fn read_epoch(record: &Value, now: &Value) -> Option<Hello> {
-    let record = std::str::from_utf8(bytes(record)?).ok()?;
-    // The record becomes part of a script, so it must not contain the end of a string.
-    let plain = |c: char| c.is_ascii_alphanumeric() || ":=._ ".contains(c);
-    if !record.chars().all(plain) {
-        return None;
+/// The parts of an epoch record; see hello.lua.
+pub(super) struct EpochRecord<'r> {
+    pub(super) identity: &'r str,
+    pub(super) constants: &'r str,
+    pub(super) began_us: u64,
+    pub(super) fresh: bool,
+}
+
+impl<'r> EpochRecord<'r> {
+    /// `None` if this is no record of leasehold.
+    pub(super) fn parse(record: &'r [u8]) -> Option<Self> {
+        let record = std::str::from_utf8(record).ok()?;
+        // The record becomes part of a script, so it must not contain the end of a string.
+        let plain = |c: char| c.is_ascii_alphanumeric() || ":=._ ".contains(c);
+        if !record.chars().all(plain) {
+            return None;
+        }
+        let plain = record.strip_suffix(":fresh");
+        let (identity, rest) = plain.unwrap_or(record).split_once(':')?;
+        let (constants, began) = rest.split_once(':')?;
+        Some(Self {
+            identity,
+            constants,
+            began_us: parse_number(began.as_bytes())?,
+            fresh: plain.is_some(),
+        })
     }
-    let plain = record.strip_suffix(":fresh");
-    let began = plain.unwrap_or(record).rsplit(':').next()?;
+}
+
+fn read_epoch(record: &Value, now: &Value) -> Option<Hello> {
+    let text = bytes(record)?;
+    let record = EpochRecord::parse(text)?;
     Some(Hello {
-        began_us: parse_number(began.as_bytes())?,
-        record: record.to_owned(),
-        fresh: plain.is_some(),
+        began_us: record.began_us,
+        record: String::from_utf8_lossy(text).into_owned(),
+        fresh: record.fresh,
         now_us: number(now)?,
     })
 }
