@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::args::{Doctor, ReportFormat};
 use crate::exit::{FAILED, Failure, Outcome, UNAVAILABLE, WARNED};
 use crate::messages;
+use crate::nodes::Deployment;
 use crate::report::{Stdout, print_message, print_stdout, visible};
 use crate::show::{json, plain_table, without_padding};
 
@@ -28,10 +29,10 @@ pub(crate) async fn doctor(args: Doctor) -> Outcome {
         }
     };
     if let Some(pause) = args.watch {
-        return watch(&args, pause, builder).await;
+        return watch(&args, &nodes, pause, builder).await;
     }
     let accepted = Accepted::of(&args);
-    let report = builder()?.doctor().await?;
+    let report = nodes.with_tls_files(builder()?.doctor().await?);
     let code = accepted.exit_code(&report, args.strict);
     let is_reachable = report.is_reachable();
     let measured = match args.measure {
@@ -90,13 +91,14 @@ pub(crate) async fn doctor(args: Doctor) -> Outcome {
 /// object, so that a reader can tell that nothing changes.
 async fn watch(
     args: &Doctor,
+    nodes: &Deployment<'_>,
     pause: Duration,
     builder: impl Fn() -> Result<Builder, Failure>,
 ) -> Outcome {
     let accepted = Accepted::of(args);
     let mut known: Option<Statuses> = None;
     loop {
-        let report = builder()?.doctor().await?;
+        let report = nodes.with_tls_files(builder()?.doctor().await?);
         let statuses = statuses(&report);
         let text = match (&known, args.output) {
             (None, ReportFormat::Table) => page(&report, &accepted, args.verbose),
@@ -311,10 +313,28 @@ fn unknowns(report: &Report) -> String {
     groups.into_iter().map(paragraph).collect()
 }
 
+/// The words of a text, between which a line may be broken. A command in backticks is one of them, so
+/// that it can be copied.
+fn words(text: &str) -> Vec<&str> {
+    let (mut words, mut start, mut is_command) = (Vec::new(), 0, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            '`' => is_command = !is_command && text[at + 1..].contains('`'),
+            ' ' if !is_command => {
+                words.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    words.push(&text[start..]);
+    words
+}
+
 /// Breaks a text into lines, which are indented from the second on. It may contain text of a server.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = vec![String::new()];
-    for word in visible(text).split(' ') {
+    for word in words(&visible(text)) {
         let length = lines.last().map_or(0, |line| line.chars().count());
         if length > 0 && indent + length + 1 + word.chars().count() > WIDTH {
             lines.push(String::new());
@@ -582,6 +602,12 @@ mod tests {
         // A word that is too long stays whole: it may be a command to copy.
         let long = "x".repeat(150);
         assert_eq!(wrapped(&long, 9), long);
+        // So does a command of several words.
+        let command = format!("`redis-cli {}`;", "x ".repeat(50));
+        assert_eq!(
+            wrapped(&format!("run {command} then `it"), 2),
+            format!("run\n  {command}\n  then `it")
+        );
         assert_eq!(wrapped("a\u{1b}[2Jb\nc", 9), "a\\u{1b}[2Jb\\nc");
     }
 }

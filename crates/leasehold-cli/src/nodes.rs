@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use leasehold::doctor::{Report, quoted};
 use leasehold::observe::{Event, NodeChange, NodeEvent};
 use leasehold::{Builder, Client, Options};
 
@@ -233,6 +234,25 @@ impl Deployment<'_> {
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// The report with the names of the certificates of this client, which the library knows by their
+    /// content only.
+    pub(crate) fn with_tls_files(&self, mut report: Report) -> Report {
+        let args = self.args;
+        let files = [
+            ("--cacert CA_FILE", "--cacert", &args.tls_ca),
+            ("--cert CERT_FILE", "--cert", &args.tls_cert),
+            ("--key KEY_FILE", "--key", &args.tls_key),
+        ];
+        for (placeholder, option, path) in files {
+            let Some(path) = path else { continue };
+            let named = format!("{option} {}", quoted(&path.to_string_lossy()));
+            for finding in &mut report.findings {
+                finding.remedy = finding.remedy.replace(placeholder, &named);
+            }
+        }
+        report
     }
 
     /// The variables to set or to remove so that another `leasehold` uses the same nodes with the

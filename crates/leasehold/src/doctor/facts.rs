@@ -22,10 +22,25 @@ pub(crate) struct Context {
 /// What was read from one node.
 #[derive(Debug)]
 pub(crate) enum Facts {
-    Server(Result<Box<ServerFacts>, NodeError>),
+    Server(Result<Box<ServerFacts>, Unexamined>),
     Store(Box<StoreFacts>),
     /// A node of another kind reports only whether it works.
     Other(Option<Result<(), NodeError>>),
+}
+
+/// Why a server could not be examined.
+#[derive(Clone, Debug)]
+pub(crate) struct Unexamined {
+    pub(crate) error: NodeError,
+    /// `None` if the sentinels do not say where the server is.
+    pub(crate) address: Option<Address>,
+}
+
+impl From<NodeError> for Unexamined {
+    fn from(error: NodeError) -> Self {
+        let address = None;
+        Self { error, address }
+    }
 }
 
 /// What was read from a server. An `Err` contains the reason why something could not be read.
@@ -112,8 +127,24 @@ pub(crate) struct Glance {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Socket(String),
-    Tcp { host: String, port: u16 },
-    Tls { host: String, port: u16 },
+    Tcp {
+        host: String,
+        port: u16,
+    },
+    Tls {
+        host: String,
+        port: u16,
+        files: TlsFiles,
+    },
+}
+
+/// Which certificates the client has for TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    /// That of the authority that issued the server's certificate.
+    pub(crate) root: bool,
+    /// Its own, with a key.
+    pub(crate) client: bool,
 }
 
 /// A look at a server's clock: the one with the shortest round trip of several.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::facts::{Address, Commands, Context, Failover, Sentinels, ServerFacts};
+use super::shell::{lock, quoted};
 use super::{Check, Info, Status};
 use crate::node::{NodeError, Replicas, Shortfall, majority};
 
@@ -198,15 +199,6 @@ pub(super) const SERVER_CHECKS: &[(Check, Judge)] = &[
 ];
 
 impl Address {
-    /// The start of a command line for this server.
-    pub(super) fn redis_cli(&self) -> String {
-        match self {
-            Self::Socket(path) => format!("redis-cli -s {path}"),
-            Self::Tcp { host, port } => format!("redis-cli -h {host} -p {port}"),
-            Self::Tls { host, port } => format!("redis-cli --tls -h {host} -p {port}"),
-        }
-    }
-
     fn is_loopback(&self) -> bool {
         match self {
             Self::Socket(_) => true,
@@ -222,7 +214,7 @@ impl ServerFacts {
     /// The command that changes a setting, now and in the configuration file.
     fn set(&self, setting: &str) -> String {
         let cli = self.address.redis_cli();
-        format!("{cli} CONFIG SET {setting} (to keep it after a restart: CONFIG REWRITE)")
+        format!("`{cli} CONFIG SET {setting}`; to keep it after a restart, also CONFIG REWRITE")
     }
 
     /// How much a counter of INFO grew.
@@ -312,17 +304,18 @@ fn permissions(server: &ServerFacts, _: &Context) -> Verdict {
     if denied.is_empty() {
         return ok("the user may run all commands that locks need");
     }
+    let permissions: Vec<_> = denied.iter().map(|denied| quoted(denied)).collect();
     let names = match denied.iter().any(|denied| denied.starts_with('~')) {
-        true => ", and the names of your locks (such as ~orders/*)",
+        true => "; add the names of your locks, such as '~orders/*'",
         false => "",
     };
     fail(
         format!("the user may not use: {}", denied.join(", ")),
         format!(
-            "{} ACL SETUSER {} {}{names}; docs/deployment.md lists all permissions",
+            "`{} ACL SETUSER {} {}`{names}; docs/deployment.md lists all permissions",
             server.address.redis_cli(),
-            server.user,
-            denied.join(" ")
+            quoted(&server.user),
+            permissions.join(" ")
         ),
     )
 }
@@ -345,7 +338,11 @@ fn tls(server: &ServerFacts, _: &Context) -> Verdict {
                 0 => format!("the certificate expires in {} h", left.as_secs() / 3600),
                 _ => format!("the certificate is valid for {days} days"),
             };
-            let remedy = "install a new certificate (CONFIG SET tls-cert-file reloads it)";
+            let remedy = format!(
+                "install a new certificate: `{} CONFIG SET tls-cert-file SERVER_CERT tls-key-file SERVER_KEY` \
+                 with its files on the server (both in one command, because they must match)",
+                server.address.redis_cli()
+            );
             match *left {
                 left if left < CERTIFICATE_FAIL => fail(seen, remedy),
                 left if left < CERTIFICATE_WARN => warn(seen, remedy),
@@ -651,7 +648,7 @@ fn memory(server: &ServerFacts, _: &Context) -> Verdict {
         bytes(limit),
         part * 100.0
     );
-    let remedy = format!("remove data, or raise the limit: {cli} CONFIG SET maxmemory BYTES");
+    let remedy = format!("remove data, or raise the limit: `{cli} CONFIG SET maxmemory BYTES`");
     match part {
         part if part > MEMORY_FAIL => fail(seen, remedy),
         part if part > MEMORY_WARN => warn(seen, remedy),
@@ -882,7 +879,7 @@ fn slow_commands(server: &ServerFacts, context: &Context) -> Verdict {
                 slow.command, slow.took
             ),
             format!(
-                "{} SLOWLOG GET; move such commands to another server, or make them smaller",
+                "`{} SLOWLOG GET`; move such commands to another server, or make them smaller",
                 server.address.redis_cli()
             ),
         ),
@@ -1013,7 +1010,7 @@ fn scripts(server: &ServerFacts, _: &Context) -> Verdict {
             format!("the server refuses scripts: {why}"),
             match why.split(' ').next() {
                 Some("CLUSTERDOWN" | "MOVED" | "ASK" | "CROSSSLOT") => "see `cluster`",
-                Some("NOPERM") => "grant the user +eval, +evalsha and +script|load",
+                Some("NOPERM") => "grant the user +eval and +evalsha",
                 _ => "see `permissions`, or use a server that runs scripts",
             },
         ),
@@ -1103,7 +1100,7 @@ fn leftovers(server: &ServerFacts, context: &Context) -> Verdict {
         }
     };
     if !locks.endless.is_empty() {
-        let name = quoted(&locks.endless[0]);
+        let name = lock(&locks.endless[0]);
         return warn(
             format!("locks without a TTL: {}", names(locks.endless.clone())),
             format!(
@@ -1113,7 +1110,7 @@ fn leftovers(server: &ServerFacts, context: &Context) -> Verdict {
         );
     }
     if !locks.long.is_empty() {
-        let name = quoted(&locks.long[0].0);
+        let name = lock(&locks.long[0].0);
         let long = locks
             .long
             .iter()
@@ -1134,16 +1131,6 @@ fn leftovers(server: &ServerFacts, context: &Context) -> Verdict {
         1 => "1 lock, which expires".to_owned(),
         count => format!("{count} locks, all of which expire"),
     })
-}
-
-/// A name in a command to copy: any client can choose the names of its locks.
-fn quoted(name: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
-    match name.chars().all(is_plain) && !name.starts_with('-') && !name.is_empty() {
-        true => name.to_owned(),
-        // Within single quotes only the single quote is special.
-        false => format!("-- '{}'", name.replace('\'', r"'\''")),
-    }
 }
 
 /// A number of bytes, as the server's settings write it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::facts::{Address, ClockSample, Context, Facts, ServerFacts, SetRecord};
+use super::facts::{Address, ClockSample, Context, Facts, ServerFacts, SetRecord, Unexamined};
 use super::judge::{
     SERVER_CHECKS, Verdict, cluster, cluster_error, fail, ok, sentinels, unknown, warn,
 };
@@ -44,8 +44,8 @@ pub(crate) fn findings(facts: &[Facts], context: &Context) -> Vec<Finding> {
                 }
                 servers.push((&**label, &**server));
             }
-            Facts::Server(Err(error)) => {
-                let (check, verdict) = unreached(error);
+            Facts::Server(Err(unexamined)) => {
+                let (check, verdict) = unreached(unexamined);
                 add(check, Some(label), verdict);
             }
             Facts::Store(store) => {
@@ -78,7 +78,16 @@ pub(crate) fn findings(facts: &[Facts], context: &Context) -> Vec<Finding> {
 }
 
 /// A server that could not be examined.
-fn unreached(error: &NodeError) -> (Check, Verdict) {
+fn unreached(unexamined: &Unexamined) -> (Check, Verdict) {
+    let Unexamined { error, address } = unexamined;
+    if let NodeError::Unavailable { why } = error
+        && why.starts_with("BUSY")
+    {
+        let cli = address.as_ref().map(Address::redis_cli);
+        let cli = cli.unwrap_or_else(|| "redis-cli".into());
+        let remedy = format!("end the script that is running with `{cli} SCRIPT KILL`");
+        return (Check::Reach, fail(error.to_string(), remedy));
+    }
     let check = match error {
         NodeError::WrongPassword | NodeError::NoPermission { .. } => Check::Auth,
         NodeError::Unusable { why } if why.starts_with("the sentinels refuse") => Check::Auth,
@@ -99,9 +108,6 @@ fn unreached(error: &NodeError) -> (Check, Verdict) {
         }
         (_, NodeError::TimedOut { .. }) => {
             "check whether the server is stopped or overloaded; with rediss://, whether the port uses TLS"
-        }
-        (_, NodeError::Unavailable { why }) if why.starts_with("BUSY") => {
-            "end the script that is running with `redis-cli SCRIPT KILL`"
         }
         (_, NodeError::Refused { why }) if why.contains("max number of clients") => {
             "close connections that are not used, or raise `maxclients`"
@@ -204,7 +210,7 @@ fn related(servers: &[Node<'_>]) -> Verdict {
 fn follows(replica: &Node<'_>, master: &Node<'_>) -> bool {
     let info = &replica.1.after;
     match &master.1.address {
-        Address::Tcp { host, port } | Address::Tls { host, port } => {
+        Address::Tcp { host, port } | Address::Tls { host, port, .. } => {
             info.text("master_host") == Some(host)
                 && info.number("master_port") == Some(*port)
                 && info.text("role") == Some("slave")
@@ -241,7 +247,9 @@ fn set(servers: &[Node<'_>], context: &Context) -> Verdict {
     }
     let foreign = |(label, server): &Node<'_>| {
         let key = server.record.as_ref().ok()?.foreign.as_ref()?;
-        Some(format!("{label}: `{key}` contains text that is not a record"))
+        Some(format!(
+            "{label}: `{key}` contains text that is not a record"
+        ))
     };
     if let Some(seen) = servers.iter().find_map(foreign) {
         return fail(

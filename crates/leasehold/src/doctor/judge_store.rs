@@ -3,6 +3,7 @@
 use super::Check;
 use super::facts::{FileSystem, StoreFacts};
 use super::judge::{Verdict, bytes, fail, ok, unknown, warn};
+use super::shell::quoted;
 
 /// Less free space is a warning, and a failure.
 const SPACE_WARN: u64 = 100 << 20;
@@ -28,10 +29,11 @@ fn reach(store: &StoreFacts) -> Verdict {
 
 fn access(store: &StoreFacts) -> Verdict {
     let path = store.path.display();
+    let shell_path = quoted(&path.to_string());
     let Some((file, dir)) = store.modes else {
         return unknown(
             format!("the permissions of {path} cannot be read"),
-            format!("ls -ld {path} {path}/.."),
+            format!("`ls -ld {shell_path} {shell_path}/..`"),
         );
     };
     let parent = store.path.parent().unwrap_or(&store.path).display();
@@ -41,7 +43,7 @@ fn access(store: &StoreFacts) -> Verdict {
                 "every user may delete the store: its directory has mode {:04o}",
                 dir & 0o7777
             ),
-            format!("chmod o-w {parent}"),
+            format!("`chmod o-w {}`", quoted(&parent.to_string())),
         ),
         (0, _) => ok(format!("mode {:04o}", file & 0o7777)),
         _ => warn(
@@ -49,23 +51,24 @@ fn access(store: &StoreFacts) -> Verdict {
                 "every user may read or write the store: it has mode {:04o}",
                 file & 0o7777
             ),
-            format!("chmod o-rw {path}"),
+            format!("`chmod o-rw {shell_path}`"),
         ),
     }
 }
 
 fn location(store: &StoreFacts) -> Verdict {
+    let path = quoted(&store.path.to_string_lossy());
     let elsewhere = "use a file on a local disk: --node local:/path/to/file.db";
     match &store.file_system {
         Err(why) => unknown(
             format!("the kind of file system is not known: {why}"),
-            format!("df -T {}", store.path.display()),
+            format!("`df -T {path}`"),
         ),
         Ok(FileSystem::Local) => ok("a local file system"),
         Ok(FileSystem::Network(kind)) => fail(format!("a network file system ({kind})"), elsewhere),
         Ok(FileSystem::Other(kind)) => unknown(
             format!("a kind of file system that is not known here ({kind:#x})"),
-            format!("df -T {}; it must be on a local disk", store.path.display()),
+            format!("`df -T {path}`; it must be on a local disk"),
         ),
         Ok(FileSystem::Memory) => warn(
             "a file system in memory (tmpfs): a reboot forgets all fences",
@@ -75,12 +78,13 @@ fn location(store: &StoreFacts) -> Verdict {
 }
 
 fn space(store: &StoreFacts) -> Verdict {
+    let path = quoted(&store.path.to_string_lossy());
     let (free, all) = match store.space {
         Ok(space) => space,
-        Err(ref why) => return unknown(why.clone(), format!("df {}", store.path.display())),
+        Err(ref why) => return unknown(why.clone(), format!("`df {path}`")),
     };
     let seen = format!("{} of {} free", bytes(free), bytes(all));
-    let remedy = format!("free some space: df -h {}", store.path.display());
+    let remedy = format!("free some space: `df -h {path}`");
     match free {
         free if free < SPACE_FAIL => fail(seen, remedy),
         free if free < SPACE_WARN => warn(seen, remedy),

@@ -24,6 +24,7 @@ mod judge_all;
 mod judge_store;
 pub(crate) mod measure;
 pub(crate) mod members;
+mod shell;
 
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub(crate) use info::Info;
 pub(crate) use judge::{lacks_replicas, name_and_version, too_slow};
 pub(crate) use judge_all::findings;
 pub use measure::{Measurement, Pace, Spread};
+#[doc(hidden)]
+pub use shell::quoted;
 
 /// What a check found, in the order of severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -62,7 +65,9 @@ pub struct Finding {
     pub status: Status,
     /// What was seen.
     pub seen: String,
-    /// What to do about it. Empty if there is nothing to do.
+    /// What to do about it. Empty if there is nothing to do. Commands for a shell are in backticks, and
+    /// words in capital letters stand for values to fill in, such as `CA_FILE` for the file with the
+    /// certificate of [`Builder::tls_root_certificate`](crate::Builder::tls_root_certificate).
     pub remedy: String,
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::facts::{
     Address, ClockSample, Commands, Context, Facts, Failover, FileSystem, Locks, Processes, Record,
-    SentinelView, Sentinels, ServerFacts, SetRecord, Slow, StoreFacts,
+    SentinelView, Sentinels, ServerFacts, SetRecord, Slow, StoreFacts, TlsFiles, Unexamined,
 };
 use super::{Check, Finding, Info, Report, Status, findings};
 use crate::node::{Constants, NodeError, Replicas, Shortfall};
@@ -306,6 +306,7 @@ fn faults_of_one_server() {
         server.address = Address::Tls {
             host: "10.0.0.1".into(),
             port: 6379,
+            files: TlsFiles::default(),
         };
         server.certificate = Some(Result::Ok(left));
     }
@@ -687,7 +688,7 @@ fn names_in_commands_are_quoted() {
         ("orders/42", "leasehold show orders/42`"),
         ("x; rm -rf ~", "leasehold show -- 'x; rm -rf ~'`"),
         ("it's $(reboot)", r"leasehold show -- 'it'\''s $(reboot)'`"),
-        ("--help", "leasehold show -- '--help'`"),
+        ("--help", "leasehold show -- --help`"),
     ] {
         let long = vec![(name.to_owned(), Duration::from_secs(86_400))];
         for (endless, long) in [(vec![name.to_owned()], Vec::new()), (Vec::new(), long)] {
@@ -1089,13 +1090,69 @@ fn remedies_of_servers_that_cannot_be_examined() {
     for (error, says) in [
         (NodeError::unreachable("reset"), "TLS (rediss://)"),
         (NodeError::TimedOut { after: MS }, "uses TLS"),
-        (busy, "SCRIPT KILL"),
+        (busy.clone(), "SCRIPT KILL"),
         (full, "maxclients"),
     ] {
-        let found = findings(&[Facts::Server(Err(error))], &context(1));
+        let found = findings(&[Facts::Server(Err(error.into()))], &context(1));
         let found = of(&found, Check::Reach);
         assert!(found.remedy.contains(says), "{found:?}");
     }
+    let unexamined = Unexamined {
+        error: busy,
+        address: Some(healthy().address),
+    };
+    let found = findings(&[Facts::Server(Err(unexamined))], &context(1));
+    let remedy = &of(&found, Check::Reach).remedy;
+    assert!(
+        remedy.contains("`redis-cli -h 127.0.0.1 -p 7000 SCRIPT KILL`"),
+        "{remedy}"
+    );
+}
+
+/// Servers and URLs choose what is part of these commands.
+#[test]
+fn commands_can_be_copied_into_a_shell() {
+    type Change = fn(&mut ServerFacts);
+    fn tls(server: &mut ServerFacts, root: bool, client: bool) {
+        server.certificate = Some(Result::Ok(MS));
+        server.address = Address::Tls {
+            host: "h".into(),
+            port: 1,
+            files: TlsFiles { root, client },
+        };
+    }
+    let denied = |server: &mut ServerFacts| {
+        let denied = ["+config|get", "+evalsha", "~leasehold:*"];
+        server.commands.denied = denied.map(str::to_owned).into();
+    };
+    for (change, command) in [
+        (
+            (|s| s.user = "lim".into()) as Change,
+            "`redis-cli -h 127.0.0.1 -p 7000 ACL SETUSER lim '+config|get' +evalsha '~leasehold:*'`;",
+        ),
+        (
+            |s| s.user = "x; $(reboot) it's".into(),
+            r"ACL SETUSER 'x; $(reboot) it'\''s' '+script",
+        ),
+        (
+            |s| s.address = Address::Socket("/run/a b".into()),
+            "redis-cli -s '/run/a b' ACL",
+        ),
+        (|s| tls(s, false, false), "redis-cli --tls -h h -p 1 ACL"),
+        (
+            |s| tls(s, true, true),
+            "redis-cli --tls --cacert CA_FILE --cert CERT_FILE --key KEY_FILE -h h -p 1 ACL",
+        ),
+    ] {
+        let found = with(Check::Permissions, |server| {
+            denied(server);
+            change(server);
+        });
+        assert!(found.remedy.contains(command), "{}", found.remedy);
+    }
+    let certificate = with(Check::Tls, |server| tls(server, false, false));
+    let command = "CONFIG SET tls-cert-file SERVER_CERT tls-key-file SERVER_KEY`";
+    assert!(certificate.remedy.contains(command), "{certificate:?}");
 }
 
 #[test]
@@ -1133,7 +1190,7 @@ fn a_server_that_cannot_be_examined_has_one_finding() {
         ),
     ] {
         let facts = [
-            Facts::Server(Err(error.clone())),
+            Facts::Server(Err(error.clone().into())),
             Facts::Server(Ok(Box::new(member(1)))),
             Facts::Server(Ok(Box::new(member(2)))),
         ];
@@ -1149,8 +1206,8 @@ fn a_server_that_cannot_be_examined_has_one_finding() {
         };
         assert!(report(found).is_reachable());
         let facts = [
-            Facts::Server(Err(error.clone())),
-            Facts::Server(Err(error)),
+            Facts::Server(Err(error.clone().into())),
+            Facts::Server(Err(error.into())),
             Facts::Server(Ok(Box::new(member(2)))),
         ];
         assert!(!report(findings(&facts, &context(3))).is_reachable());

@@ -61,6 +61,15 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
+    /// Which of them there are.
+    #[cfg(feature = "doctor")]
+    pub(crate) fn files(&self) -> crate::doctor::facts::TlsFiles {
+        crate::doctor::facts::TlsFiles {
+            root: self.root.is_some(),
+            client: self.client.is_some(),
+        }
+    }
+
     /// Checks that the certificates and the key can be parsed. Otherwise connections would fail
     /// later, with an error that misleads.
     #[cfg(feature = "tls")]

@@ -266,7 +266,7 @@ pub(super) fn cluster() -> Patient {
 }
 
 /// A server, and a user of it with these permissions.
-fn as_user(permissions: &str) -> Patient {
+pub(super) fn as_user(permissions: &str) -> Patient {
     let server = RedisServer::start();
     server.run(&format!("ACL SETUSER u on >pw ~* &* {permissions}"));
     let url = server.url().replace("redis://", "redis://u:pw@");

@@ -194,7 +194,7 @@ fn the_table_shows_problems() {
         "{page}"
     );
     let remedy = format!(
-        "remedy redis-cli -h 127.0.0.1 -p {} CONFIG SET timeout 0",
+        "remedy `redis-cli -h 127.0.0.1 -p {} CONFIG SET timeout 0`;",
         server.port()
     );
     assert!(page.contains("WARN     idle-timeout\n"), "{page}");
@@ -479,6 +479,34 @@ fn watch_marks_accepted_changes() {
         place.read("out").contains("reach (accepted)")
     });
     watching.kill();
+}
+
+/// A remedy is one command, which a shell carries out as it is printed.
+#[test]
+fn a_remedy_works_in_a_shell() {
+    let patient = cases::as_user("+@all -evalsha resetkeys ~x*");
+    let worst_of = || {
+        let report = parse(&patient.examine());
+        worst(&report, "permissions").expect("a finding").clone()
+    };
+    let remedy = worst_of()["remedy"].as_str().expect("text").to_owned();
+    let page = patient.place.run(&["doctor"]).out;
+    let command = remedy.split('`').nth(1).expect("a command");
+    assert!(page.contains(&format!("`{command}`")), "{page}");
+    let done = Command::new("sh").args(["-c", command]).output();
+    let done = done.expect("a shell");
+    assert_eq!(done.stdout, b"OK\n", "{command}: {done:?}");
+    assert_eq!(worst_of()["status"], "ok");
+}
+
+/// redis-cli needs the certificates that this client uses.
+#[test]
+fn a_remedy_names_the_certificates() {
+    let patient = patient::with_certificate("2");
+    let authority = &patient.args[1];
+    let ran = examine(&patient.place, &["doctor", "--tls-ca", authority]);
+    let says = format!("`redis-cli --tls --cacert {authority} -h 127.0.0.1 -p ");
+    assert!(ran.out.contains(&says), "{}", ran.out);
 }
 
 /// A member of a cluster serves a client if all keys of the client are in one slot, and `nodes` says so.

@@ -19,7 +19,7 @@ use crate::base::clock::Clock;
 use crate::base::holder::Secrets;
 use crate::base::name::{Name, shown};
 use crate::doctor::facts::{
-    Address, ClockSample, Commands, Glance, Locks, Record, ServerFacts, Slow,
+    Address, ClockSample, Commands, Glance, Locks, Record, ServerFacts, Slow, Unexamined,
 };
 use crate::doctor::{Info, NodeFacts, lacks_replicas, name_and_version};
 use crate::node::{
@@ -81,10 +81,22 @@ struct Probe<'t> {
 pub(crate) async fn examine(
     target: &Target,
     settings: &NodeSettings,
-) -> Result<ServerFacts, NodeError> {
+) -> Result<ServerFacts, Unexamined> {
     // One report is about one server.
     let target = &target.found().await?;
-    let address = target.address().await?;
+    let address = target.address(settings).await?;
+    let examined = examine_at(target, settings, address.clone()).await;
+    examined.map_err(|error| Unexamined {
+        error,
+        address: Some(address),
+    })
+}
+
+async fn examine_at(
+    target: &Target,
+    settings: &NodeSettings,
+    address: Address,
+) -> Result<ServerFacts, NodeError> {
     let probe = Probe::open(target, settings).await?;
     let started = probe.clock.now();
     let before = probe.info().await?;
@@ -200,7 +212,7 @@ pub(crate) async fn forget(
 
 impl Target {
     /// Where the server is now.
-    async fn address(&self) -> Result<Address, NodeError> {
+    async fn address(&self, settings: &NodeSettings) -> Result<Address, NodeError> {
         let info = self.find().await?;
         Ok(match info.addr() {
             ConnectionAddr::Tcp(host, port) => Address::Tcp {
@@ -210,6 +222,7 @@ impl Target {
             ConnectionAddr::TcpTls { host, port, .. } => Address::Tls {
                 host: host.clone(),
                 port: *port,
+                files: settings.tls.files(),
             },
             address => Address::Socket(address.to_string()),
         })
@@ -221,7 +234,7 @@ impl Target {
         address: &Address,
         timeout: Duration,
     ) -> Option<Result<Duration, String>> {
-        let Address::Tls { host, port } = address else {
+        let Address::Tls { host, port, .. } = address else {
             return None;
         };
         // The kernel accepts connections to a server that is stopped.
@@ -405,7 +418,6 @@ impl<'t> Probe<'t> {
             ("+hget", vec!["HGET", ABSENT, "x"]),
             ("+hdel", vec!["HDEL", ABSENT, "x"]),
             ("+eval", vec!["EVAL", NOTHING, "0"]),
-            ("+script|load", vec!["SCRIPT", "LOAD", NOTHING]),
             // No script has this digest.
             ("+evalsha", vec!["EVALSHA", ABSENT, "0"]),
         ];
@@ -502,19 +514,14 @@ impl<'t> Probe<'t> {
             .arg("return redis.call('EXISTS', KEYS[1])")
             .arg(1)
             .arg(&keys.epoch);
-        ask.cmd("SCRIPT").arg("LOAD").arg(NOTHING);
-        let replies = self.exchange(&ask).await?;
-        for reply in &replies {
+        ask.cmd("EVAL").arg(NOTHING).arg(0);
+        ask.cmd("EVALSHA").arg(digest()).arg(0);
+        for reply in self.exchange(&ask).await? {
             if let Value::ServerError(error) = reply {
-                return Ok(Err(said(error)));
+                return Ok(Err(said(&error)));
             }
         }
-        let digest = replies.last().and_then(bytes).unwrap_or_default();
-        let digest = String::from_utf8_lossy(digest).into_owned();
-        Ok(match self.ask(&["EVALSHA", &digest, "0"]).await? {
-            Value::ServerError(error) => Err(said(&error)),
-            _ => Ok(()),
-        })
+        Ok(Ok(()))
     }
 
     /// Whether a notification arrives: subscribes as a waiter does, and publishes to itself.
@@ -645,8 +652,8 @@ impl<'t> Probe<'t> {
         count: usize,
         within: Duration,
     ) -> Result<Vec<Duration>, NodeError> {
-        let loaded = self.ask(&["SCRIPT", "LOAD", NOTHING]).await?;
-        let digest = String::from_utf8_lossy(bytes(&loaded).unwrap_or(b"0")).into_owned();
+        self.ask(&["EVAL", NOTHING, "0"]).await?;
+        let digest = digest();
         let (mut taken, end) = (Vec::with_capacity(count), self.clock.now() + within);
         while taken.len() < count && self.clock.now() < end {
             let start = self.clock.now();
@@ -657,6 +664,11 @@ impl<'t> Probe<'t> {
         taken.sort_unstable();
         Ok(taken)
     }
+}
+
+/// The digest of the script that does nothing.
+fn digest() -> String {
+    redis::Script::new(NOTHING).get_hash().to_owned()
 }
 
 /// What a server said.

@@ -37,6 +37,7 @@ async fn a_server_that_sends_no_certificate_is_not_waited_for() {
     let address = Address::Tls {
         host: "127.0.0.1".into(),
         port,
+        files: settings(Duration::ZERO).tls.files(),
     };
     let target = target.unwrap();
     let asking = target.certificate(&address, Duration::from_millis(50));
