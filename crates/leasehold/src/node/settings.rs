@@ -62,7 +62,7 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// Which of them there are.
-    #[cfg(feature = "doctor")]
+    #[cfg(all(feature = "doctor", feature = "redis"))]
     pub(crate) fn files(&self) -> crate::doctor::facts::TlsFiles {
         crate::doctor::facts::TlsFiles {
             root: self.root.is_some(),
