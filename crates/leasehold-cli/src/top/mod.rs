@@ -12,7 +12,10 @@ mod source;
 mod text;
 mod view;
 
+use std::future::pending;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -34,6 +37,13 @@ use crate::signals::{SignalStreams, stop};
 
 /// How often the screen is drawn at least, because the age of the data grows.
 const TICK: Duration = Duration::from_secs(1);
+
+/// How many updates may wait for the thread that draws. Further ones are dropped: the terminal is not read
+/// (a connection that hangs, for example), and each may list thousands of locks.
+const MAX_UPDATES: usize = 4;
+/// After a signal, how long to wait for the thread that draws. It cannot end while the terminal is not
+/// read.
+const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the thread that draws waits for.
 enum Event {
@@ -74,8 +84,10 @@ async fn run(args: &Top) -> Outcome {
     let keys = events.clone();
     std::thread::Builder::new().spawn(move || read_keys(&keys))?;
     let (ended, end) = oneshot::channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
     let drawing = Drawing {
         screen,
+        waiting: Arc::clone(&waiting),
         app,
         theme: Theme::of_environment(),
         set_pace,
@@ -96,11 +108,23 @@ async fn run(args: &Top) -> Outcome {
         // The thread that draws has ended, and so does this one.
         let _ = events.send(event);
     };
-    let reading = source.run(to_break, |update| send(Event::Update(update)));
+    let update = |update| {
+        // What became of a lock to break is told in any case.
+        let is_dropped = waiting.load(Ordering::Relaxed) >= MAX_UPDATES;
+        if !is_dropped || matches!(update, Update::Broken(_)) {
+            waiting.fetch_add(1, Ordering::Relaxed);
+            send(Event::Update(update));
+        }
+    };
+    let reading = source.run(to_break, update);
     let watching = async {
         loop {
             tokio::select! {
-                signal = signals.forwarded.next() => send(Event::End(signal)),
+                signal = signals.forwarded.next() => {
+                    send(Event::End(signal));
+                    tokio::time::sleep(LEAVES_WITHIN).await;
+                    return signal;
+                }
                 _ = signals.stops.next() => send(Event::Stop),
                 _ = signals.continues.next() => send(Event::Continued),
             }
@@ -108,7 +132,9 @@ async fn run(args: &Top) -> Outcome {
     };
     tokio::select! {
         outcome = end => outcome.unwrap_or_else(|_| Err(panicked())),
-        () = async { tokio::join!(reading, watching); } => Ok(ExitCode::SUCCESS),
+        signal = watching => Ok(ExitCode::from(by_signal(signal as i32))),
+        // The thread that draws has ended, and `end` says how.
+        outcome = async { reading.await; pending().await } => outcome,
     }
 }
 
@@ -133,6 +159,8 @@ fn read_keys(events: &Sender<Event>) {
 /// The thread that draws.
 struct Drawing {
     screen: Screen,
+    /// How many updates have been sent and not been taken.
+    waiting: Arc<AtomicUsize>,
     app: App,
     theme: Theme,
     set_pace: watch::Sender<Pace>,
@@ -182,6 +210,7 @@ impl Drawing {
             Event::Input(_) => Effect::Nothing,
             Event::NoInput(error) => return Err(error.into()),
             Event::Update(update) => {
+                self.waiting.fetch_sub(1, Ordering::Relaxed);
                 let is_broken = matches!(update, Update::Broken(_));
                 self.app.update(update);
                 match is_broken {

@@ -1132,7 +1132,7 @@ fn commands_can_be_copied_into_a_shell() {
         ),
         (
             |s| s.user = "x; $(reboot) it's".into(),
-            r"ACL SETUSER 'x; $(reboot) it'\''s' '+script",
+            r"ACL SETUSER 'x; $(reboot) it'\''s' '+config",
         ),
         (
             |s| s.address = Address::Socket("/run/a b".into()),
