@@ -61,6 +61,7 @@ struct Server {
     info: ServerInfo,
     set: Option<Set>,
     /// Another program has overwritten the epoch record.
+    #[cfg(feature = "doctor")]
     foreign_epoch: bool,
     /// The constants on record, if the record is of this run.
     constants: Option<String>,
@@ -362,6 +363,7 @@ impl Server {
             let identity = &info.identity;
             identity.continues_recorded(record.identity)
         };
+        #[cfg(feature = "doctor")]
         let foreign_epoch = record.is_none() && epoch.is_some();
         let of_this_run = record.filter(is_of_this_run);
         let began_us = of_this_run
@@ -373,6 +375,7 @@ impl Server {
             connection,
             timeout,
             set,
+            #[cfg(feature = "doctor")]
             foreign_epoch,
             fresh: of_this_run.as_ref().is_some_and(|record| record.fresh),
             epoch_age: Duration::from_micros(now_us.saturating_sub(began_us)),
