@@ -9,6 +9,8 @@
 --   the first owner value     all were granted
 --   n + 1 values              the first owner value, and then for each claim 1 if it was granted,
 --                             0 if nothing was done and it must be asked for by itself
+-- Locals cost a loop less than globals.
+local redis, string = redis, string
 local n, keys, owners = #ARGV - 1, KEYS, ARGV
 local fences, ttl = redis.call('MGET', unpack(keys, 1, n)), ARGV[n + 1]
 local all, replies = true, {owners[1]}
