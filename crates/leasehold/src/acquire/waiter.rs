@@ -288,7 +288,7 @@ impl<'a> Waiting<'a> {
             }
             if !in_line && refused.refusal.lacks_replicas() {
                 // The nodes have granted it the lock all the same, and would grant it again with each
-                // WAIT. So it leaves, and stands in line again behind those who may need no replicas.
+                // WAIT. So it leaves, and joins the line again behind waiters that may need no replicas.
                 place::release(&mut place.attempt.take_armed());
                 let pause = self.on_refused(refused).await?;
                 self.core.clock.sleep(pause).await;

@@ -451,7 +451,7 @@ impl<'t> Probe<'t> {
         let mut exists = Pipeline::new();
         exists.cmd("EXISTS").arg(epoch);
         if let [Value::Int(1)] = self.exchange(&exists).await?[..] {
-            // The record is text, so these are refused, whoever asks.
+            // The record is text, so these are refused to every user.
             pipeline.cmd("INCR").arg(epoch);
             pipeline.cmd("HSET").arg(epoch).arg("x").arg("x");
             probes.extend([("+incr", "INCR"), ("+hset", "HSET")]);
